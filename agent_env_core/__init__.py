@@ -1,0 +1,37 @@
+"""What a plugin author imports: the hook marker, the contracts, and the errors."""
+
+from agent_env_core.errors import (
+    AgentEnvError,
+    BundleError,
+    Busy,
+    CapacityError,
+    ConfigError,
+    EpisodeError,
+    EpisodeRefused,
+    Gone,
+    ImageError,
+    PluginError,
+    Problem,
+    SandboxError,
+    Unavailable,
+    Unsupported,
+)
+from agent_env_core.hookspecs import hookimpl
+
+__all__ = [
+    "AgentEnvError",
+    "BundleError",
+    "Busy",
+    "CapacityError",
+    "ConfigError",
+    "EpisodeError",
+    "EpisodeRefused",
+    "Gone",
+    "ImageError",
+    "PluginError",
+    "Problem",
+    "SandboxError",
+    "Unavailable",
+    "Unsupported",
+    "hookimpl",
+]

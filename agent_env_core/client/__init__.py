@@ -1,0 +1,1 @@
+"""The wire client trainers use. Depends on websockets and httpx alone."""

@@ -1,0 +1,1 @@
+"""Playing a task as an episode."""

@@ -1,0 +1,1 @@
+"""The provider contract and everything the core does around it: leases, limits, reaping."""

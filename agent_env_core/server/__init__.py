@@ -1,0 +1,1 @@
+"""The OpenEnv app that serves a bundle."""

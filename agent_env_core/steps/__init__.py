@@ -1,0 +1,1 @@
+"""The built-in step types, one module each."""

@@ -1,0 +1,1 @@
+"""The plain-process sandbox provider."""

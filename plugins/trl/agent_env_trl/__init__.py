@@ -1,0 +1,1 @@
+"""The trainer side: what fits a served bundle to TRL."""
