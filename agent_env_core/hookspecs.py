@@ -1,12 +1,12 @@
 """Every extension point of agent-env, in one file.
 
-A plugin is a module (or any object) whose functions carry :data:`hookimpl` and bear the names below. It is found through
-one of two entry-point groups:
+A plugin is a module (or any object) whose functions carry :data:`hookimpl` and bear the names below. It is found
+through one of two entry-point groups:
 
-* ``agent_env``: named things. The entry point's name is the name a user types (``sandbox="modal"`` loads ``modal`` and
-  nothing else), and the plugin must register exactly that name through the fitting ``register`` hook.
-* ``agent_env.extend``: what works unnamed (toolset keys, episode events, commands). Loaded when a server, a training run
-  or the command line starts.
+* ``agent_env``: named things. The entry point's name is the name a user types (``sandbox="modal"`` loads ``modal``
+  and nothing else), and the plugin must register exactly that name through the fitting ``register`` hook.
+* ``agent_env.extend``: what works unnamed (toolset keys, episode events, commands). Loaded when a server, a training
+  run or the command line starts.
 
 An implementation may leave out arguments it does not need. All hooks exist since version 0.1.
 """

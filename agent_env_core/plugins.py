@@ -3,8 +3,8 @@
 Loading is lazy: a name loads the one entry point that bears it, so a broken or slow plugin that nobody asked for costs
 nothing. What fails is recorded with its traceback and never disturbs another plugin.
 
-``AGENT_ENV_PLUGINS=a,b`` allows only the third-party entry points of those names; empty allows none. Built-ins, the entry
-points of our own core distribution, are always allowed and can't be replaced.
+``AGENT_ENV_PLUGINS=a,b`` allows only the third-party entry points of those names; empty allows none. Built-ins, the
+entry points of our own core distribution, are always allowed and can't be replaced.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Plugins:
         return f"there is no {kind} {name!r}; known: {known}"
 
     def known(self, kind: str) -> list[str]:
-        """Names of ``kind`` that can be loaded. Loads the named plugins to find out, so it is for messages and lists."""
+        """Names of ``kind`` that can be loaded. Loads every named plugin to find out: for messages and lists."""
         names = set()
         for entry in self.entries:
             if entry.group == NAMED_GROUP and entry.status in ("unloaded", "loaded"):
