@@ -1,0 +1,73 @@
+# `make help` lists what there is. Nothing but Python 3.11 to 3.13 is needed; everything lives in .venv.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAGE := scripts/stage.sh
+GRIDSIM := bundles/gridsim-v1
+# More arguments for a target's program: make test-fast ARGS="-k plugins", make demo ARGS="--grpo-steps 60"
+ARGS :=
+export PYTHON
+
+.PHONY: help setup demo test test-fast test-all lint types imports docs docs-serve packaging pytest bench clean distclean
+
+help:  ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: $(VENV)/.installed $(GRIDSIM)/.generated  ## makes .venv with everything in it, and the GridSim bundle
+
+$(VENV)/.installed: requirements-dev.txt pyproject.toml $(wildcard plugins/*/pyproject.toml) scripts/setup.sh
+	@$(STAGE) setup scripts/setup.sh $(VENV)
+	@touch $@
+
+$(GRIDSIM)/.generated: $(wildcard $(GRIDSIM)/generator/*) | $(VENV)/.installed
+	@$(STAGE) bundle $(PY) $(GRIDSIM)/generator
+	@touch $@
+
+demo: setup  ## the main job: serve GridSim, warm start, train with GRPO, compare
+	@$(PY) examples/demo.py $(ARGS)
+
+test: setup lint types imports docs pytest  ## lint, types, imports, docs and every test that fits a CI run
+
+test-fast: setup  ## the tests that are quick and need no Docker
+	@$(PY) -m pytest -m "not slow and not long and not docker" $(ARGS)
+
+test-all: setup lint types imports docs  ## `make test`, and the long tests too
+	@$(STAGE) tests $(PY) -m pytest -o junit_family=xunit1 --junitxml=out/junit.xml $(ARGS)
+
+pytest: setup
+	@$(STAGE) tests $(PY) -m pytest -m "not long" -o junit_family=xunit1 --junitxml=out/junit.xml $(ARGS)
+
+lint: $(VENV)/.installed  ## ruff: rules and format
+	@$(STAGE) lint $(PY) -m ruff check .
+	@$(STAGE) format $(PY) -m ruff format --check .
+
+types: $(VENV)/.installed  ## mypy, strict
+	@$(STAGE) types $(PY) -m mypy
+
+imports: $(VENV)/.installed  ## which part may import which
+	@$(STAGE) imports $(VENV)/bin/lint-imports
+
+docs: $(VENV)/.installed  ## builds the site into site/, strict
+	@$(STAGE) docs $(PY) -m mkdocs build --strict --quiet
+
+docs-serve: $(VENV)/.installed  ## the site on this machine, rebuilt as you write
+	@$(PY) -m mkdocs serve
+
+packaging: setup  ## builds every wheel and checks them in fresh environments
+	@$(PY) -m pytest tests/packaging $(ARGS)
+
+bench: setup  ## latency and throughput of each sandbox provider against the bare container
+	@$(PY) -m bench $(ARGS)
+
+clean:  ## removes what builds and tests made
+	rm -rf build dist site out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## removes .venv and the generated bundle as well
+	rm -rf $(VENV) sft $(GRIDSIM)/.generated $(GRIDSIM)/tasks $(GRIDSIM)/evals $(GRIDSIM)/envs/gridsim/prices
