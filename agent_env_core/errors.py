@@ -94,7 +94,7 @@ class EpisodeError(AgentEnvError):
         self.phase: Phase = phase
         self.reason = reason
         self.retryable = retryable
-        super().__init__(phase, reason, retryable)
+        super().__init__(phase, reason)  # `retryable` travels in __dict__ when this is pickled
 
     def __str__(self) -> str:
         return f"{self.phase}: {self.reason}"

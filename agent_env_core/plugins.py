@@ -3,8 +3,8 @@
 Loading is lazy: a name loads the one entry point that bears it, so a broken or slow plugin that nobody asked for costs
 nothing. What fails is recorded with its traceback and never disturbs another plugin.
 
-``AGENT_ENV_PLUGINS=a,b`` allows only the third-party entry points of those names; empty allows none. Built-ins, the
-entry points of our own core distribution, are always allowed and can't be replaced.
+``AGENT_ENV_PLUGINS=a,b`` allows only the entry points of those names, or all of a distribution where an item names one;
+empty allows none. Built-ins, the entry points of our own core distribution, are always allowed and can't be replaced.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class Entry:
         status: What became of it.
         detail: Why it isn't usable, or empty; for a failed one the last line of its traceback.
         trace: The whole traceback of a failed one.
+        provides: What it registered, as keys of :data:`KINDS`; of one in ``agent_env.extend``, the hooks it implements.
+            Known once everything was loaded for the report.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Entry:
     status: Status = "unloaded"
     detail: str = ""
     trace: str = ""
+    provides: tuple[str, ...] = ()
 
     @property
     def builtin(self) -> bool:
@@ -104,7 +107,8 @@ class Plugins:
 
     Args:
         entries: The entry points to choose from; by default what is installed.
-        allow: Names of third-party entry points that may load; by default ``AGENT_ENV_PLUGINS``, and all without it.
+        allow: Names of the entry points or distributions that may load besides the built-ins; by default
+            ``AGENT_ENV_PLUGINS``, and all without it.
     """
 
     def __init__(self, entries: Iterable[Entry] | None = None, allow: Iterable[str] | None = None) -> None:
@@ -121,7 +125,7 @@ class Plugins:
     def _refuse(self, allow: frozenset[str] | None) -> None:
         """Marks what may not load: names that aren't allowed, and names that two distributions claim."""
         for entry in self.entries:
-            if allow is not None and not entry.builtin and entry.name not in allow:
+            if allow is not None and not entry.builtin and not {entry.name, entry.distribution} & allow:
                 entry.status = "blocked"
                 entry.detail = f"{ALLOW_VARIABLE} doesn't list it"
         for entry in self.entries:
@@ -132,8 +136,11 @@ class Plugins:
             if any(rival.builtin for rival in rivals):
                 entry.detail = f"{entry.name!r} is built in and can't be replaced; rename the entry point"
             else:
-                others = ", ".join(sorted({rival.distribution for rival in rivals} | {entry.distribution}))
-                entry.detail = f"{entry.name!r} is claimed by {others}; uninstall all but one of them"
+                claimants = ", ".join(sorted({rival.distribution for rival in rivals} | {entry.distribution}))
+                entry.detail = (
+                    f"{entry.name!r} is claimed by {claimants}: uninstall all but one of them, or list the "
+                    f"distributions that may load in {ALLOW_VARIABLE}"
+                )
 
     # -- loading
 
@@ -141,30 +148,51 @@ class Plugins:
         """Imports and registers one entry point; raises ``PluginError`` and records why when that fails."""
         if entry.status in ("failed", "conflict", "blocked"):
             raise PluginError(f"plugin {entry.name!r} of {entry.distribution} can't be used: {entry.detail}")
-        if entry.value in self._registered:
-            entry.status = "loaded"
-            return self._registered[entry.value]
-        try:
-            plugin = entry.point.load()
-            self.manager.register(plugin, name=entry.value)
+        if entry.value not in self._registered:
             try:
-                self.manager.check_pending()
-            except pluggy.PluginValidationError:
-                self.manager.unregister(plugin)
+                self._registered[entry.value] = self._register(entry)
+            except KeyboardInterrupt:
                 raise
-        except KeyboardInterrupt:
-            raise
-        except BaseException as exc:  # a plugin that calls sys.exit while it is imported is a broken plugin
-            raise self._failed(entry, exc) from exc
-        self._registered[entry.value] = plugin
+            except BaseException as exc:  # a plugin that calls sys.exit while it is imported is a broken plugin
+                raise self._failed(entry, exc) from exc
         entry.status = "loaded"
+        return self._registered[entry.value]
+
+    def _register(self, entry: Entry) -> Any:
+        """Imports one plugin and registers its hooks, all of them or none."""
+        plugin = entry.point.load()
+        if self.manager.is_registered(plugin):  # one object under two spellings
+            return plugin
+        try:
+            self.manager.register(plugin, name=entry.value)
+            self.manager.check_pending()
+            if not self.manager.get_hookcallers(plugin):
+                raise TypeError(
+                    f"{entry.value} is a {type(plugin).__name__} that implements no hook: name a module or an object "
+                    "whose functions bear the names of hooks and are decorated with agent_env_core.hookimpl"
+                )
+        except BaseException:
+            if self.manager.is_registered(plugin):
+                self.manager.unregister(plugin)
+            raise
         return plugin
 
     def _failed(self, entry: Entry, exc: BaseException) -> PluginError:
         entry.status = "failed"
         entry.trace = "".join(traceback.format_exception(exc))
-        entry.detail = f"{type(exc).__name__}: {exc}"
+        entry.detail = " ".join(traceback.format_exception_only(exc)[-1].split())
         return PluginError(f"plugin {entry.name!r} of {entry.distribution} can't be loaded: {entry.detail}")
+
+    def record_failure(self, plugin_name: str, exc: BaseException) -> None:
+        """Notes in the report that a loaded plugin failed in a hook.
+
+        Args:
+            plugin_name: The plugin's name as a ``pluggy.HookImpl`` has it.
+            exc: What it raised.
+        """
+        for entry in self.entries:
+            if entry.value == plugin_name and entry.status == "loaded":
+                self._failed(entry, exc)
 
     def _collect(self, entry: Entry, plugin: Any, hook: str) -> dict[str, Any]:
         """What one plugin registers through one ``register`` hook."""
@@ -275,14 +303,21 @@ class Plugins:
         """Loads everything that may load, and returns the report: each entry point and what became of it."""
         self.extend()
         for entry in self.entries:
-            if entry.group == NAMED_GROUP and entry.status == "unloaded":
+            if entry.status in ("unloaded", "loaded"):
                 try:
-                    plugin = self._load(entry)
-                    if not any(entry.name in self._collect(entry, plugin, hook) for hook in KINDS.values()):
-                        raise self._failed(entry, LookupError(f"it registers nothing named {entry.name!r}"))
+                    entry.provides = self._provides(entry)
                 except PluginError:
                     continue  # recorded in the entry
         return self.entries
+
+    def _provides(self, entry: Entry) -> tuple[str, ...]:
+        plugin = self._load(entry)
+        if entry.group == EXTEND_GROUP:
+            return tuple(sorted(caller.name for caller in self.manager.get_hookcallers(plugin) or ()))
+        kinds = tuple(kind for kind, hook in KINDS.items() if entry.name in self._collect(entry, plugin, hook))
+        if not kinds:
+            raise self._failed(entry, LookupError(f"it registers nothing named {entry.name!r}"))
+        return kinds
 
 
 @cache
