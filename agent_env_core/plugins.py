@@ -161,6 +161,7 @@ class Plugins:
     def _register(self, entry: Entry) -> Any:
         """Imports one plugin and registers its hooks, all of them or none."""
         plugin = entry.point.load()
+        hash(plugin)  # pluggy keeps plugins in sets: one that can't be hashed would break the calls of all others
         if self.manager.is_registered(plugin):  # one object under two spellings
             return plugin
         try:

@@ -151,6 +151,11 @@ BROKEN = {
     "does not parse": ("def (:", "SyntaxError: "),
     "misses a dependency": ("import a_package_nobody_has", "No module named 'a_package_nobody_has'"),
     "is no plugin": ("answer = 42", "implements no hook"),
+    "can't be hashed": (
+        "from agent_env_core import hookimpl\nclass P:\n __hash__ = None\n"
+        " @hookimpl\n def agent_env_reward_combiners(self, register): ...\nplugin = P()",
+        "unhashable type: 'P'",
+    ),
     "misspells a hook": (
         "from agent_env_core import hookimpl\n@hookimpl\ndef agent_env_reward_combinators(register): ...",
         "unknown hook 'agent_env_reward_combinators'",
@@ -179,7 +184,7 @@ BROKEN = {
 def test_a_broken_plugin_is_recorded_and_others_work(install: Install, fault: str) -> None:
     source, expected = BROKEN[fault]
     install("acme-good", {"good": "acme_good"}, acme_good=COMBINER.format(name="good"))
-    install("acme-bad", {"acme": "acme_bad"}, acme_bad=source)
+    install("acme-bad", {"acme": "acme_bad:plugin" if "plugin = " in source else "acme_bad"}, acme_bad=source)
     plugins = Plugins()
 
     with pytest.raises(PluginError, match="'acme' of acme-bad") as caught:
