@@ -1,0 +1,210 @@
+"""One deployed env: started in a sandbox, ready when its card answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from agent_env_core.envs.access import ToolAccess
+from agent_env_core.envs.card import CARD_PATH, Card, Method, read_card
+from agent_env_core.errors import EpisodeError, Gone, Phase, SandboxError, describe, episode_error
+from agent_env_core.sandbox.contract import SandboxSpec
+
+if TYPE_CHECKING:
+    from agent_env_core.bundle import Env
+    from agent_env_core.envs.images import PreparedImage
+    from agent_env_core.sandbox.contract import Sandbox
+    from agent_env_core.sandbox.host import SandboxHost
+
+PORT = 18765
+READY_TIMEOUT = 180.0
+"""Seconds from the start of a sandbox until the env's card must have answered."""
+FIRST_PAUSE, PAUSE_GROWTH, LAST_PAUSE = 0.010, 1.5, 0.250
+"""Readiness is asked for after 10 ms, 15 ms, … 250 ms: soon when it is quick, seldom when many start at once."""
+TRY_TIMEOUT = 5.0
+LOOK_EVERY = 0.1
+"""Seconds between two looks at whether the sandbox still lives while its card doesn't answer."""
+MAX_BODY = 8 * 1024 * 1024
+
+
+@dataclass
+class Deployment:
+    """A running env.
+
+    Attributes:
+        env: What was deployed.
+        step_id: The step that deployed it.
+        sandbox: Where it runs.
+        card: What it says of itself.
+        base_url: Its address, without a trailing slash.
+        headers: What every request to it must carry.
+        client: The shared HTTP client.
+        access: Which tools which role may use.
+    """
+
+    env: Env
+    step_id: str
+    sandbox: Sandbox
+    card: Card
+    base_url: str
+    headers: Mapping[str, str]
+    client: httpx.AsyncClient
+    access: ToolAccess = field(default_factory=ToolAccess)
+
+    @property
+    def mcp_url(self) -> str:
+        """Where its tools are called."""
+        return self.base_url + self.card.mcp_path
+
+    async def call_extension(self, method: Method, arguments: Mapping[str, Any], *, timeout: float) -> Any:
+        """Calls one extension method of one of the env's servers and returns its JSON answer.
+
+        Raises:
+            EpisodeError: It was refused, failed, or didn't answer in time; the reason holds the server's own words.
+        """
+        url = self.base_url + method.endpoint
+        what = f"{method.verb} {method.endpoint} of the env {self.env.name!r}"
+        sent: dict[str, Any] = {"params": arguments} if method.verb == "GET" else {"json": dict(arguments)}
+        try:
+            async with (
+                asyncio.timeout(timeout),
+                self.client.stream(method.verb, url, headers=self.headers, **sent) as response,
+            ):
+                body = bytearray()
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > MAX_BODY:
+                        raise EpisodeError("setup", f"{what} answered with more than {MAX_BODY >> 20} MiB")
+        except TimeoutError as exc:
+            raise EpisodeError("setup", f"{what} didn't answer within {timeout:g}s", retryable=True) from exc
+        except httpx.HTTPError as exc:
+            raise await self.failure(exc, "setup", what) from exc
+        if not response.is_success:
+            said = " ".join(body[:2000].decode(errors="replace").split())
+            raise EpisodeError("setup", f"{what} answered {response.status_code}: {said}")
+        try:
+            return httpx.Response(200, content=bytes(body)).json() if body else {}
+        except ValueError as exc:
+            raise EpisodeError("setup", f"{what} answered with what is not JSON: {exc}") from exc
+
+    async def failure(self, exc: BaseException, phase: Phase, doing: str) -> EpisodeError:
+        """What it means that a request failed below HTTP: that the env's main process ended, or only that.
+
+        A connection breaks a moment before a provider notices a death, so it is asked more than once.
+        """
+        for pause in (0.0, 0.05, 0.25):
+            await asyncio.sleep(pause)
+            if (end := await _death(self.sandbox)) is not None:
+                return EpisodeError(phase, f"{doing}: the env {self.env.name!r} ended: {end}", retryable=True)
+        return EpisodeError(phase, f"{doing}: the env {self.env.name!r} didn't answer: {describe(exc)}", retryable=True)
+
+
+async def _death(sandbox: Sandbox) -> str | None:
+    """How a sandbox ended, in its provider's words; None while it lives, or where the provider can't say."""
+    try:
+        async with asyncio.timeout(TRY_TIMEOUT):
+            await sandbox.endpoint(PORT)
+    except Gone as exc:
+        return describe(exc)
+    except (SandboxError, TimeoutError):
+        return None
+    return None
+
+
+@dataclass(frozen=True)
+class DeployOptions:
+    """What a ``deploy_env`` step asks of a sandbox: seconds to live, cores, MiB."""
+
+    ttl: float
+    cpu: float | None = None
+    memory_mb: int | None = None
+
+
+def sandbox_spec(
+    env: Env, prepared: PreparedImage, options: DeployOptions, *, private_files: bool = True
+) -> SandboxSpec:
+    """The sandbox that an env's server runs in."""
+    name = env.environment_name
+    variables = {"MCP_HOST": "0.0.0.0", "ENVIRONMENT_NAME": name, "SERVICE_NAME": name}
+    if env.env_provider_type == "server" and private_files:
+        variables["DATABASE_URL"] = f"sqlite:////tmp/{name}.sqlite"
+    return SandboxSpec(
+        image=prepared.ref,
+        command=prepared.command,
+        ttl=options.ttl,
+        cpu=options.cpu,
+        memory_mb=options.memory_mb,
+        env=variables,
+        ports=(PORT,),
+        port_env={"MCP_PORT": PORT},
+    )
+
+
+async def deploy(
+    env: Env,
+    prepared: PreparedImage,
+    host: SandboxHost,
+    client: httpx.AsyncClient,
+    *,
+    step_id: str,
+    options: DeployOptions,
+    ready_timeout: float = READY_TIMEOUT,
+) -> Deployment:
+    """Starts an env and waits until its card answers. Nothing is left behind when it raises or is cancelled.
+
+    Raises:
+        EpisodeError: Of phase ``deploy``: no sandbox was to be had, the server ended or didn't come up (with the end of
+            its output), or it is another than the bundle says.
+    """
+    spec = sandbox_spec(env, prepared, options, private_files=host.provider.capabilities.private_files)
+    try:
+        sandbox = await host.create(spec)
+    except Exception as exc:
+        raise episode_error(exc, "deploy") from exc
+    try:
+        endpoint = await sandbox.endpoint(PORT)
+        card = await _await_card(env, sandbox, client, endpoint.url, endpoint.headers, ready_timeout)
+        if card.name != env.environment_name:
+            fix = "set environment_name in env.toml to the name in the code, and let the server honour ENVIRONMENT_NAME"
+            raise EpisodeError(
+                "deploy",
+                f"the env {env.name!r} should be {env.environment_name!r}, and its card says {card.name!r}: {fix}",
+            )
+        return Deployment(env, step_id, sandbox, card, endpoint.url, endpoint.headers, client)
+    except BaseException as exc:
+        await host.destroy(sandbox.id)
+        if isinstance(exc, SandboxError):
+            raise episode_error(exc, "deploy") from exc
+        raise
+
+
+async def _await_card(
+    env: Env, sandbox: Sandbox, client: httpx.AsyncClient, url: str, headers: Mapping[str, str], timeout: float
+) -> Card:
+    deadline = time.monotonic() + timeout
+    pause, look_at = FIRST_PAUSE, time.monotonic() + LOOK_EVERY
+    while True:
+        try:
+            response = await client.get(url + CARD_PATH, headers=headers, timeout=TRY_TIMEOUT)
+            if response.is_success:
+                return read_card(response.json())
+            last = f"its card answered HTTP {response.status_code}"
+        except httpx.HTTPError as exc:
+            last = describe(exc)
+        except ValueError as exc:
+            raise EpisodeError("deploy", f"the env {env.name!r} has a card that can't be read: {exc}") from exc
+        now = time.monotonic()
+        if now >= look_at:
+            if (end := await _death(sandbox)) is not None:
+                raise EpisodeError("deploy", f"the env {env.name!r} ended before it was ready: {end}")
+            look_at = time.monotonic() + LOOK_EVERY
+        if now + pause > deadline:
+            reason = f"the env {env.name!r} wasn't ready within {timeout:g}s, it must serve {CARD_PATH}: {last}"
+            raise EpisodeError("deploy", reason, retryable=True)
+        await asyncio.sleep(pause)
+        pause = min(pause * PAUSE_GROWTH, LAST_PAUSE)
