@@ -230,7 +230,11 @@ class SandboxProvider(Protocol):
         """
 
     def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        """The live sandboxes that carry all of ``labels``."""
+        """The sandboxes that carry all of ``labels``, with all their labels as they are now.
+
+        Leftovers count: a sandbox whose main process has ended stays in the list until :meth:`kill` has removed what
+        is left of it, since what isn't listed is never cleaned up. The lease's end is reported as ``extend`` last set it.
+        """
 
     async def kill(self, id: str) -> bool:
         """Ends a sandbox and everything in it. Idempotent; False when there was none."""

@@ -1,0 +1,394 @@
+"""What stands between the engine and a provider: leases, limits, retries, and teardown on every way out.
+
+A provider stays simple because this module does the rest once for all of them: a create that is cancelled leaks
+nothing, a kill that fails is tried again, a process that is killed is cleaned up after, and closing names what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from agent_env_core.errors import Busy, ConfigError, Unavailable, describe
+from agent_env_core.plugins import plugins
+from agent_env_core.sandbox.contract import Image, Sandbox, SandboxProvider, SandboxSpec, refuse_unsupported
+from agent_env_core.sandbox.leases import OWNER_LABEL, RUN_LABEL, Owner, lease_labels, reap
+from agent_env_core.sandbox.limits import Limits
+from agent_env_core.sandbox.reaper import ReaperProcess
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+DEFAULT_PROVIDER = "docker"
+CREATE_LABEL = "agent-env.create"
+"""Stamped with a value of its own on every create, so that one whose outcome is unknown can be found and undone."""
+
+BUSY_BUDGET = 120.0
+"""Seconds a create goes on asking a provider that is at its limit."""
+
+DESTROY_BUDGET = 60.0
+"""Seconds :meth:`SandboxHost.destroy` keeps its caller waiting; the tries go on behind."""
+
+CLOSE_BUDGET = 120.0
+"""Seconds :meth:`SandboxHost.aclose` takes at most before it names what is left."""
+
+KILL_TIMEOUT = 30.0
+"""Seconds one try to end a sandbox may take."""
+
+
+@dataclass
+class _Build:
+    """A build under way, and how many callers wait for it."""
+
+    task: asyncio.Task[str]
+    waiting: int = 0
+
+
+class SandboxHost:
+    """Creates and ends sandboxes of one provider for one run, on one event loop.
+
+    Use it as an async context manager, or call :meth:`start` and :meth:`aclose`.
+
+    Args:
+        provider: The provider; it is closed with the host.
+        run_id: Names the run in every lease; made up by default.
+        max_starting: See :class:`~agent_env_core.sandbox.limits.Limits`.
+        max_running: See :class:`~agent_env_core.sandbox.limits.Limits`.
+        reaper: The name and the settings by which another process makes the same provider; :func:`open_host` gives
+            them. Without them no reaper process runs, and what a killed process leaves waits for the next host's start.
+    """
+
+    def __init__(
+        self,
+        provider: SandboxProvider,
+        *,
+        run_id: str | None = None,
+        max_starting: int | None = None,
+        max_running: int | None = None,
+        reaper: tuple[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._provider = provider
+        self._run_id = run_id or uuid.uuid4().hex[:12]
+        self._owner = Owner.current()
+        self._limits = Limits(max_starting, max_running)
+        self._reaper = ReaperProcess(*reaper, self._owner, self._run_id) if reaper else None
+        self._arming: asyncio.Task[None] | None = None
+        self._live: set[str] = set()
+        self._creating: set[asyncio.Task[Sandbox]] = set()
+        self._ending: dict[str, asyncio.Task[bool]] = {}
+        self._behind: set[asyncio.Task[Any]] = set()
+        self._builds: dict[Image, _Build] = {}
+        self._closed = False
+
+    @property
+    def provider(self) -> SandboxProvider:
+        """Whose sandboxes these are."""
+        return self._provider
+
+    @property
+    def run_id(self) -> str:
+        """The run's name, as its leases carry it."""
+        return self._run_id
+
+    @property
+    def live(self) -> int:
+        """How many sandboxes of this host exist, those under way in either direction included."""
+        return len(self._live) + len(self._creating)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels that all sandboxes of this host carry, and no others do."""
+        return {RUN_LABEL: self._run_id, OWNER_LABEL: str(self._owner)}
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # -- life
+
+    async def start(self) -> None:
+        """Starts the reaper process and ends what dead owners left on this machine. Neither is waited for long.
+
+        Raises:
+            ConfigError: The provider can't be used here.
+        """
+        if self._reaper is not None:
+            try:
+                self._reaper.start()
+                self._arming = asyncio.create_task(self._reaper.armed())
+                self._arming.add_done_callback(_warn_unarmed)
+            except OSError as exc:
+                log.warning("no reaper process (%s): sandboxes outlive this process if it is killed", exc)
+        try:
+            reaped = await reap(self._provider)
+        except ConfigError:
+            await self._stop_reaper(clean=True)
+            raise
+        except Exception as exc:  # the provider may be back when it is needed
+            log.warning("%s: can't look for leftovers of dead runs: %s", self._provider.name, describe(exc))
+            return
+        for sandbox_id, reason in reaped.killed.items():
+            log.info("%s: ended leftover sandbox %s: %s", self._provider.name, sandbox_id, reason)
+        for sandbox_id, reason in reaped.failed.items():
+            log.warning("%s: can't end leftover sandbox %s: %s", self._provider.name, sandbox_id, reason)
+
+    async def aclose(self) -> list[str]:
+        """Ends all sandboxes of this host, lets go of the provider and sends the reaper away. Idempotent.
+
+        Creates that are under way are finished and undone. The whole takes at most ``CLOSE_BUDGET`` seconds.
+
+        Returns:
+            The ids of sandboxes that could not be ended; they are logged, and left to the reaper.
+        """
+        if self._closed:
+            return []
+        self._closed = True
+        ends = time.monotonic() + CLOSE_BUDGET
+        try:
+            survivors = await self._end_all(ends)
+        finally:
+            for task in (*self._ending.values(), *self._behind):
+                task.cancel()
+            await asyncio.gather(*self._ending.values(), *self._behind, return_exceptions=True)
+        await self._stop_reaper(clean=not survivors)
+        try:
+            await self._provider.aclose()
+        except Exception as exc:
+            log.warning("%s: closing failed: %s", self._provider.name, describe(exc))
+        for sandbox_id in survivors:
+            log.error("%s: could not end sandbox %s; it is left to the reaper", self._provider.name, sandbox_id)
+        return survivors
+
+    async def _end_all(self, ends: float) -> list[str]:
+        """Ends what is known, then what the provider lists beyond that; returns what is left."""
+        for build in list(self._builds.values()):
+            build.task.cancel()
+        while pending := {*self._creating, *self._behind, *(self._end(sandbox_id) for sandbox_id in self._live)}:
+            done, _ = await asyncio.wait(pending, timeout=max(0.0, ends - time.monotonic()))
+            if done != pending:
+                break
+            await asyncio.sleep(0)  # lets a create that has just come back be undone
+        left = set(self._live)
+        try:
+            async with asyncio.timeout(max(1.0, ends - time.monotonic())):
+                strays = await reap(self._provider, self.labels, why=lambda _: "its host is closing")
+                left = left - set(strays.killed) | set(strays.failed)
+        except Exception as exc:  # then what is known stands
+            log.warning("%s: can't look for what is left: %s", self._provider.name, describe(exc))
+        return sorted(left)
+
+    async def _stop_reaper(self, *, clean: bool) -> None:
+        if self._arming is not None:
+            self._arming.cancel()
+            await asyncio.gather(self._arming, return_exceptions=True)
+        if self._reaper is not None:
+            if clean:
+                await self._reaper.stop()
+            else:
+                self._reaper.release()
+
+    # -- images
+
+    async def prepare(self, image: Image) -> str:
+        """Prepares an image; callers that ask for one at the same time share the work.
+
+        The build is stopped when the last of them is cancelled.
+
+        Raises:
+            ImageError: See :meth:`SandboxProvider.prepare`.
+        """
+        self._refuse_closed()
+        build = self._builds.get(image)
+        if build is None:
+            build = self._builds[image] = _Build(asyncio.create_task(self._provider.prepare(image)))
+            build.task.add_done_callback(lambda _: self._forget(image, build))
+        build.waiting += 1
+        try:
+            return await asyncio.shield(build.task)
+        finally:
+            build.waiting -= 1
+            if not build.waiting and not build.task.done():
+                self._forget(image, build)
+                build.task.cancel()
+
+    def _forget(self, image: Image, build: _Build | None) -> None:
+        if self._builds.get(image) is build:
+            del self._builds[image]
+
+    # -- creating
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """Creates a sandbox with a lease, once both limits allow it.
+
+        A caller that is cancelled, by a deadline say, leaves nothing: what the provider had begun is finished and
+        undone behind. A provider that is at its own limit is asked again for ``BUSY_BUDGET`` seconds.
+
+        Raises:
+            Unsupported: The provider can't do what ``spec`` asks.
+            SandboxError: As the provider raises it; nothing is left.
+        """
+        self._refuse_closed()
+        refuse_unsupported(self._provider.name, self._provider.capabilities, spec)
+        await self._limits.take_running()
+        task: asyncio.Task[Sandbox] | None = None
+        try:
+            self._refuse_closed()
+            task = _track(self._creating, self._create_leased(spec))
+            sandbox = await asyncio.shield(task)
+            self._refuse_closed()
+        except BaseException as exc:
+            self._undo(task, exc)
+            raise
+        self._live.add(sandbox.id)
+        return sandbox
+
+    async def _create_leased(self, spec: SandboxSpec) -> Sandbox:
+        ends = time.monotonic() + BUSY_BUDGET
+        while True:
+            try:
+                async with self._limits.starting():
+                    return await self._create_once(spec)
+            except Busy as exc:
+                pause = max(0.05, exc.retry_after) * random.uniform(0.75, 1.25)  # noqa: S311 - spreads the callers
+                if self._closed or time.monotonic() + pause > ends:
+                    raise
+                log.debug("%s is busy, asking again in %.1f s: %s", self._provider.name, pause, exc)
+            await asyncio.sleep(pause)
+
+    async def _create_once(self, spec: SandboxSpec) -> Sandbox:
+        self._refuse_closed()
+        mark = {CREATE_LABEL: uuid.uuid4().hex}
+        lease = lease_labels(self._owner, self._run_id, spec.ttl)
+        try:
+            return await self._provider.create(replace(spec, labels={**spec.labels, **lease, **mark}))
+        except Unavailable:  # it may exist: look, and end it, before anyone tries again
+            found = await reap(self._provider, mark, why=lambda _: "its create failed half-way")
+            if found.failed:
+                log.warning("%s: a failed create left %s", self._provider.name, ", ".join(found.failed))
+            raise
+
+    def _undo(self, task: asyncio.Task[Sandbox] | None, why: BaseException) -> None:
+        """After a failed or cancelled create: ends what comes of ``task``, behind, then frees the running place."""
+        if task is None:
+            self._limits.free_running()
+            return
+
+        async def undo() -> None:
+            try:
+                sandbox = await task
+            except BaseException:
+                self._limits.free_running()
+                return
+            self._live.add(sandbox.id)
+            await self._end(sandbox.id)
+
+        if task.done() and (task.cancelled() or task.exception() is not None):
+            self._limits.free_running()
+        else:
+            log.debug("a create was given up (%s); its sandbox is ended as soon as it exists", describe(why))
+            _track(self._behind, undo())
+
+    # -- ending
+
+    async def destroy(self, sandbox_id: str) -> bool:
+        """Ends a sandbox and gives its running place back. Idempotent, and safe to cancel: the work goes on.
+
+        Returns:
+            Whether there was one to end.
+
+        Raises:
+            Unavailable: It still stands after ``DESTROY_BUDGET`` seconds; the tries go on behind.
+        """
+        task = self._end(sandbox_id)
+        done, _ = await asyncio.wait({task}, timeout=DESTROY_BUDGET)
+        if not done:
+            raise Unavailable(
+                f"{self._provider.name}: sandbox {sandbox_id} could not be ended within {DESTROY_BUDGET:g} s; "
+                "trying goes on, and the reaper has it when this process ends"
+            )
+        return task.result()
+
+    def _end(self, sandbox_id: str) -> asyncio.Task[bool]:
+        """The one task that ends this sandbox, trying until it has."""
+        task = self._ending.get(sandbox_id)
+        if task is None:
+            task = asyncio.create_task(self._kill_until_gone(sandbox_id), name=f"end {sandbox_id}")
+            self._ending[sandbox_id] = task
+            task.add_done_callback(lambda _: self._ending.pop(sandbox_id, None))
+        return task
+
+    async def _kill_until_gone(self, sandbox_id: str) -> bool:
+        pause = 0.1
+        while True:
+            try:
+                async with asyncio.timeout(KILL_TIMEOUT):
+                    existed = await self._provider.kill(sandbox_id)
+                break
+            except Exception as exc:
+                wait = exc.retry_after if isinstance(exc, Busy) else pause
+                log.debug("%s: ending %s failed, again in %.1f s: %s", self._provider.name, sandbox_id, wait, exc)
+            await asyncio.sleep(wait)
+            pause = min(2 * pause, 10.0)
+        if sandbox_id in self._live:
+            self._live.discard(sandbox_id)
+            self._limits.free_running()
+        return existed
+
+    # -- small parts
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise Unavailable(f"{self._provider.name}: this host is closing and creates nothing more")
+
+
+def _track(group: set[asyncio.Task[T]], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Runs ``work`` as a task that ``group`` holds until it is done."""
+    task = asyncio.create_task(work)
+    group.add(task)
+    task.add_done_callback(group.discard)
+    return task
+
+
+def _warn_unarmed(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (exc := task.exception()) is not None:
+        log.warning("%s", exc)
+
+
+def open_host(
+    name: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    *,
+    run_id: str | None = None,
+    max_starting: int | None = None,
+    max_running: int | None = None,
+) -> SandboxHost:
+    """A host for the provider that ``name`` finds, ``docker`` by default. It is not started yet.
+
+    Args:
+        name: A sandbox provider's name, e.g. ``process``.
+        config: The provider's settings; anything that goes into JSON.
+        run_id: See :class:`SandboxHost`.
+        max_starting: See :class:`SandboxHost`.
+        max_running: See :class:`SandboxHost`.
+
+    Raises:
+        PluginError: No such provider, or its plugin is broken.
+    """
+    name = DEFAULT_PROVIDER if name is None else name
+    settings = dict(config or {})
+    provider = plugins().sandbox_provider(name)(settings)
+    return SandboxHost(
+        provider, run_id=run_id, max_starting=max_starting, max_running=max_running, reaper=(name, settings)
+    )
