@@ -1,1 +1,20 @@
 """A bundle folder on disk, read and checked. Pure: reads files, touches nothing else."""
+
+from agent_env_core.bundle.model import Agent, Artifact, Bundle, Env, EnvImage, Eval, Skill, Step, Task
+from agent_env_core.bundle.reader import load_bundle
+from agent_env_core.bundle.references import Reference, StepDeclaration
+
+__all__ = [
+    "Agent",
+    "Artifact",
+    "Bundle",
+    "Env",
+    "EnvImage",
+    "Eval",
+    "Reference",
+    "Skill",
+    "Step",
+    "StepDeclaration",
+    "Task",
+    "load_bundle",
+]

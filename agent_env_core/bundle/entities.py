@@ -1,0 +1,168 @@
+"""Envs and agents: folders that become container images."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from agent_env_core.bundle.config import Table
+from agent_env_core.bundle.holding import Holding, Reading
+from agent_env_core.bundle.model import Agent, Env, EnvImage
+from agent_env_core.bundle.names import listed, quote
+from agent_env_core.bundle.source_scan import card_names
+
+DOCKERFILE = "Dockerfile"
+ENV_TYPE = "mcp_server"
+AGENT_TYPE = "a2a_agent"
+#: Kinds of env that the format knows and that can't be deployed here.
+OTHER_ENV_TYPES = frozenset({"website", "multi", "computer_driver"})
+CONFIG_ONLY_TYPES = frozenset({"gateway_server", "service_db"})
+PROVIDER_TYPES = ("gateway", "server")
+#: Names that a gateway uses for its own servers.
+GATEWAY_NAMES = frozenset({"gateway", "servicedb", "pgweb", "db-mcp", "website-browser"})
+_REGISTRY = re.compile(r"(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+)(?::\d+)?|[A-Za-z0-9-]+:\d+", re.ASCII)
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?", re.ASCII)
+_IMAGE_FORMS = (frozenset({"dockerfile"}), frozenset({"ref"}), frozenset({"artifact", "version"}))
+
+
+def image_ref_fault(ref: str) -> str:
+    """Why a text can't be the ``ref`` of an image, or an empty text."""
+    registry, _, rest = ref.partition("/")
+    if not rest or not _REGISTRY.fullmatch(registry):
+        return "doesn't begin with its registry"
+    return "" if _REPOSITORY.fullmatch(rest) else "isn't an image reference"
+
+
+def read_ref(table: Table, key: str, ref: Any) -> str | None:
+    """A registry reference; None with a problem noted."""
+    fault = image_ref_fault(ref) if isinstance(ref, str) else "isn't a text"
+    if not fault:
+        return str(ref)
+    table.fault(key, f"{quote(ref)} {fault}", "spell it in full, e.g. docker.io/library/python:3.12-slim")
+    return None
+
+
+def read_image(reading: Reading, held: Holding) -> EnvImage | None:
+    """The image of an env or agent, from the ``image`` key of its toml; None with a problem noted."""
+    value = held.table.data.get("image")
+    if value is None:
+        return _default(reading, held)
+    keys = {"artifact"} if isinstance(value, str) else set(value) if isinstance(value, dict) else set()
+    if not keys or keys == {"version"} or not any(keys <= form for form in _IMAGE_FORMS):
+        fix = 'write { dockerfile = "…" }, { ref = "…" }, { artifact = "…" }, or leave it out to build Dockerfile'
+        held.table.fault("image", f"can't be {quote(value)}", fix)
+        return None
+    if "dockerfile" in keys:
+        return _built(held, value["dockerfile"])
+    if "ref" in keys:
+        ref = read_ref(held.table, "image.ref", value["ref"])
+        return EnvImage(ref=ref) if ref else None
+    found = reading.find_artifact(held.table, "image", value, "docker_image")
+    artifact = reading.artifacts.get(found or "")
+    if artifact is None:
+        return None
+    ref = artifact.settings.get("ref")
+    return EnvImage(ref=ref) if ref else EnvImage(context=artifact.path, dockerfile=DOCKERFILE)
+
+
+def _default(reading: Reading, held: Holding) -> EnvImage | None:
+    if DOCKERFILE in held.files:
+        return EnvImage(context=Path(held.folder.path), dockerfile=DOCKERFILE)
+    reading.problems.add(held.place, f"has no {DOCKERFILE}", f"add one, or set image in {held.table.place}")
+    return None
+
+
+def _built(held: Holding, dockerfile: Any) -> EnvImage | None:
+    path = "/".join(part for part in dockerfile.split("/") if part != ".") if isinstance(dockerfile, str) else None
+    if path in held.files:
+        return EnvImage(context=Path(held.folder.path), dockerfile=path)
+    message = f"must be a file of this folder, not {quote(dockerfile)}"
+    held.table.fault("image.dockerfile", message, f"its files: {listed(held.files, limit=6)}")
+    return None
+
+
+def read_env(reading: Reading, held: Holding) -> Env | None:
+    """An env from its folder; None with problems noted."""
+    table = held.table
+    kind = table.text("type") or ENV_TYPE
+    if kind != ENV_TYPE:
+        table.fault("type", _type_fault(kind), f"use {ENV_TYPE}")
+        return None
+    table.known(("type", "id", "image", "environment_name", "env_provider_type"))
+    image = read_image(reading, held)
+    provider = table.text("env_provider_type") or PROVIDER_TYPES[0]
+    if provider not in PROVIDER_TYPES:
+        table.fault("env_provider_type", f"{quote(provider)} is unknown", f"use one of {', '.join(PROVIDER_TYPES)}")
+    name = table.text("environment_name")
+    if "environment_name" not in table.data and image is not None:
+        name = _scan(reading, held, image)
+    if name in GATEWAY_NAMES and provider == "gateway":
+        table.fault("environment_name", f"{name!r} is a name of the gateway's own", "choose another")
+    if image is None or name is None:
+        return None
+    return Env(held.id, held.name, ENV_TYPE, name, provider, image, Path(held.folder.path))
+
+
+def _type_fault(kind: str) -> str:
+    if kind in OTHER_ENV_TYPES:
+        return f"{kind!r} can't be deployed by this version"
+    return f"{kind!r} can't stand in a bundle" if kind in CONFIG_ONLY_TYPES else f"{quote(kind)} is unknown"
+
+
+def _scan(reading: Reading, held: Holding, image: EnvImage) -> str | None:
+    """The server's name from the sources of a built image; None with a problem noted."""
+    fix = f'set environment_name = "…" in {held.table.place}'
+    if image.context != Path(held.folder.path):
+        reading.problems.add(held.place, "has no sources here to read its environment_name from", fix)
+        return None
+    home = image.dockerfile.rpartition("/")[0]
+    sources = [path for path in held.files if path.endswith(".py")]
+    beside = [path for path in sources if path.rpartition("/")[0] == home]
+    found = _card_names(reading, held, beside) or _card_names(reading, held, sorted({*sources} - {*beside}))
+    if len(found) == 1:
+        return found.pop()
+    said = f"its sources have several: {listed(found)}" if found else "no source has it"
+    message = f'has no environment_name, and it can\'t be read from @environment_card(name="…"): {said}'
+    reading.problems.add(held.place, message, fix)
+    return None
+
+
+def _card_names(reading: Reading, held: Holding, paths: list[str]) -> set[str]:
+    found: set[str] = set()
+    for path in paths:
+        found |= card_names(reading.folder.read(held.files[path], skip_large=True) or b"")
+    return found
+
+
+def read_agent(reading: Reading, held: Holding) -> Agent | None:
+    """An agent from its folder; None with problems noted."""
+    table = held.table
+    kind = table.text("type") or AGENT_TYPE
+    if kind != AGENT_TYPE:
+        table.fault("type", f"{quote(kind)} is unknown", f"use {AGENT_TYPE}")
+        return None
+    table.known(("type", "id", "image", "default_env_vars", "metadata"))
+    variables = table.table("default_env_vars")
+    if variables:
+        for key, value in variables.data.items():
+            if not isinstance(value, str):
+                variables.fault(key, f"must be a text, not {quote(value)}", "put it in quotes")
+    if metadata := table.table("metadata"):
+        metadata.known(("default_model", "min_disk_size_gb", "takes_credentials"))
+        metadata.text("default_model")
+        metadata.number("min_disk_size_gb")
+        metadata.flag("takes_credentials")
+    image = read_image(reading, held)
+    if image is None:
+        return None
+    return Agent(
+        held.id,
+        held.name,
+        AGENT_TYPE,
+        image,
+        Path(held.folder.path),
+        dict(variables.data) if variables else {},
+        dict(metadata.data) if metadata else {},
+    )

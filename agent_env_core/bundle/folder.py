@@ -1,0 +1,197 @@
+"""The bundle's folder, read safely: nothing outside it is ever opened, and odd files become problems, not crashes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agent_env_core.bundle.config import MAX_BYTES, Problems
+from agent_env_core.bundle.names import fold, is_leaving, is_text, show
+
+#: More than this in one entity is a folder that was not meant to be there, or links that multiply each other.
+MAX_ENTRIES = 100_000
+_LOOP = ("is a link to a folder that holds it, so it never ends", "remove it")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file or folder inside the bundle.
+
+    Attributes:
+        name: Its name as the disk has it.
+        rel: Its path from the bundle's root, POSIX, following the names and not the links.
+        path: Its absolute path.
+        is_dir: Whether it is a folder, or a link to one inside the bundle.
+        is_link: Whether it is a link.
+    """
+
+    name: str
+    rel: str
+    path: str
+    is_dir: bool
+    is_link: bool = False
+
+
+class Folder:
+    """Lists and reads what is under the bundle's root.
+
+    Args:
+        root: The bundle's folder, absolute and free of symlinks.
+        problems: Where to note what can't be read.
+    """
+
+    def __init__(self, root: Path, problems: Problems) -> None:
+        self.root = root
+        self.problems = problems
+        self._root = str(root)
+        self._prefix = self._root.rstrip(os.sep) + os.sep
+
+    def entries(self, rel: str, path: str, *, check: bool = True) -> list[Entry]:
+        """The files and folders directly in a folder, by name; leavings of operating systems are left out.
+
+        Args:
+            rel: The folder's path from the root; empty for the root itself.
+            path: Its absolute path.
+            check: Whether links that lead nowhere or outside, sockets and the like are problems. With False they are
+                listed as files, for a caller that only takes their names.
+        """
+        found = []
+        try:
+            with os.scandir(path) as scan:
+                for item in scan:
+                    if not is_leaving(item.name) and (entry := self._entry(item, rel, check)):
+                        found.append(entry)
+        except OSError as exc:
+            self.problems.add(show(rel) or ".", f"can't be listed: {exc.strerror or exc}")
+        found.sort(key=lambda entry: entry.name)
+        return found
+
+    def _entry(self, item: os.DirEntry[str], rel: str, check: bool) -> Entry | None:
+        where = f"{rel}/{item.name}" if rel else item.name
+        if not is_text(item.name):
+            if check:
+                self.problems.add(show(where), "has a name that isn't UTF-8", "rename it")
+            return None
+        if item.is_symlink():
+            return self._link(item, where, check)
+        if item.is_dir(follow_symlinks=False):
+            return Entry(item.name, where, item.path, is_dir=True)
+        if item.is_file(follow_symlinks=False) or not check:
+            return Entry(item.name, where, item.path, is_dir=False)
+        self.problems.add(show(where), "is neither a file nor a folder", "remove it")
+        return None
+
+    def _link(self, item: os.DirEntry[str], where: str, check: bool) -> Entry | None:
+        """What a symlink stands for, if that is a file or folder inside the bundle."""
+        target, fault = self.inside(item.path)
+        if fault:
+            if not check:
+                return Entry(item.name, where, item.path, is_dir=False, is_link=True)
+            self.problems.add(show(where), fault, "put a copy of what it should name in its place")
+            return None
+        mode = os.stat(target).st_mode
+        if stat.S_ISDIR(mode):
+            holder = os.path.realpath(os.path.dirname(item.path))
+            if (holder + os.sep).startswith(target.rstrip(os.sep) + os.sep):
+                self.problems.add(show(where), *_LOOP)
+                return None
+            return Entry(item.name, where, item.path, is_dir=True, is_link=True)
+        if stat.S_ISREG(mode) or not check:
+            return Entry(item.name, where, item.path, is_dir=False, is_link=True)
+        self.problems.add(show(where), "is a link to something that is neither a file nor a folder", "remove it")
+        return None
+
+    def inside(self, path: str) -> tuple[str, str]:
+        """Follows links to the end: the place they lead to, and why that won't do (or an empty text)."""
+        try:
+            target = os.path.realpath(path, strict=True)
+        except (OSError, ValueError, RecursionError):
+            return "", "is a link that leads nowhere"
+        if target != self._root and not target.startswith(self._prefix):
+            return "", "is a link that leaves the bundle"
+        return target, ""
+
+    def content(self, top: Entry) -> list[Entry]:
+        """Every file below a folder, in order of paths; links to folders inside the bundle are followed."""
+        files: list[Entry] = []
+        for count, entry in enumerate(self._walk(top)):
+            if count >= MAX_ENTRIES:
+                fix = "move out of the bundle what isn't needed, and mind links to folders: they multiply content"
+                self.problems.add(show(top.rel), f"holds more than {MAX_ENTRIES:,} files and folders", fix)
+                return []
+            if not entry.is_dir:
+                files.append(entry)
+        files.sort(key=lambda entry: entry.rel)
+        return files
+
+    def _walk(self, top: Entry) -> Iterator[Entry]:
+        waiting: list[tuple[Entry, tuple[str, ...]]] = [(top, (os.path.realpath(top.path),))]
+        while waiting:
+            folder, holders = waiting.pop()
+            for entry in self.entries(folder.rel, folder.path):
+                yield entry
+                if not entry.is_dir:
+                    continue
+                real = os.path.realpath(entry.path) if entry.is_link else os.path.join(holders[-1], entry.name)
+                if real in holders:
+                    self.problems.add(show(entry.rel), *_LOOP)
+                else:
+                    waiting.append((entry, (*holders, real)))
+
+    def read(self, entry: Entry, *, skip_large: bool = False) -> bytes | None:
+        """A file's bytes; None with a problem noted where that can't be.
+
+        Args:
+            entry: The file.
+            skip_large: Whether a file past the limit of config files is passed over without a problem.
+        """
+        place = show(entry.rel)
+        try:
+            # O_NONBLOCK: were it swapped for a pipe after it was listed, opening it must not wait for a writer.
+            handle = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                status = os.fstat(handle)
+                if not stat.S_ISREG(status.st_mode):
+                    self.problems.add(place, "is not a regular file")
+                    return None
+                if status.st_size <= MAX_BYTES:
+                    with open(handle, "rb", buffering=0, closefd=False) as file:
+                        return file.read(MAX_BYTES + 1)
+            finally:
+                os.close(handle)
+        except OSError as exc:
+            self.problems.add(place, f"can't be read: {exc.strerror or exc}")
+            return None
+        if not skip_large:
+            limit = MAX_BYTES // (1024 * 1024)
+            self.problems.add(place, f"is {status.st_size:,} bytes long, and {limit} MiB is the limit")
+        return None
+
+    def exact(self, entries: list[Entry], names: tuple[str, ...]) -> list[Entry]:
+        """Notes entries that are one of ``names`` in another case; reading goes on as if they were spelled right."""
+        right = {fold(name): name for name in names}
+        there = {entry.name for entry in entries}
+        kept = []
+        for entry in entries:
+            want = right.get(fold(entry.name), entry.name)
+            if want == entry.name:
+                kept.append(entry)
+            elif want in there:
+                message = f"stands beside {want}, which differs only by case"
+                self.problems.add(show(entry.rel), message, "remove one of them")
+            else:
+                self.problems.add(show(entry.rel), f"is spelled in another case than {want}", f"rename it to {want}")
+                kept.append(replace(entry, name=want))
+        return kept
+
+    def collide(self, entries: list[Entry]) -> None:
+        """Notes entries that a file system which ignores case can't hold side by side."""
+        first: dict[str, Entry] = {}
+        for entry in entries:
+            other = first.setdefault(fold(entry.name), entry)
+            if other is not entry:
+                message = f"and {show(other.name)} are one name where case doesn't count"
+                self.problems.add(show(entry.rel), message, "rename one of them")

@@ -1,0 +1,209 @@
+"""What a bundle is once it was read: plain frozen data, with every reference of its tasks rewritten to an id.
+
+Mappings are ordinary dicts in id order; treat them as read-only. Nothing here touches the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Step = Mapping[str, Any]
+"""One step of a task as its file wrote it, with references as ids. Unknown fields are kept."""
+
+ALL_SPLIT = "all"
+"""The split that holds every task; no eval may bear this name."""
+
+
+@dataclass(frozen=True)
+class EnvImage:
+    """Where a container image comes from: a folder to build, or a registry reference. Exactly one of the two is set.
+
+    Attributes:
+        context: The build context, as an absolute path.
+        dockerfile: The Dockerfile's POSIX path relative to ``context``.
+        ref: A reference that names its registry.
+    """
+
+    context: Path | None = None
+    dockerfile: str = "Dockerfile"
+    ref: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.context is None) == (self.ref is None):
+            raise ValueError("an EnvImage has either a context or a ref")
+
+
+@dataclass(frozen=True)
+class Env:
+    """An environment: a server that runs in a container and offers tools.
+
+    Attributes:
+        id: Its id in the store of envs.
+        name: Its folder's name.
+        type: Always ``mcp_server`` so far.
+        environment_name: The name under which the server registers itself; directives address it by this name.
+        env_provider_type: ``gateway`` or ``server``.
+        image: What it runs.
+        path: Its folder.
+    """
+
+    id: str
+    name: str
+    type: str
+    environment_name: str
+    env_provider_type: str
+    image: EnvImage
+    path: Path
+
+
+@dataclass(frozen=True)
+class Agent:
+    """An agent that a task can deploy. A played episode puts the trainer's model in its place and never runs it.
+
+    Attributes:
+        id: Its id in the store of agents.
+        name: Its folder's name.
+        type: Always ``a2a_agent`` so far.
+        image: What it runs.
+        path: Its folder.
+        default_env_vars: Environment variables of its container.
+        metadata: ``default_model``, ``min_disk_size_gb`` and ``takes_credentials``, those that are set.
+    """
+
+    id: str
+    name: str
+    type: str
+    image: EnvImage
+    path: Path
+    default_env_vars: Mapping[str, str] = field(default_factory=dict, hash=False)
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """Files that tasks use: a code verifier (type ``file``), a tree, an image, a seed for an env, a CLI.
+
+    Attributes:
+        id: Its id in the store of artifacts, which skills share.
+        name: Its folder's name.
+        type: ``file``, ``file_artifact_universe``, ``docker_image``, ``environment``, ``environment_universe``,
+            or ``cli``.
+        path: Its folder.
+        files: Its content: POSIX paths relative to ``path``, sorted; ``artifact.toml`` is not content.
+        description: What its author says about it.
+        settings: The other keys of its ``artifact.toml``; references among them are ids.
+    """
+
+    id: str
+    name: str
+    type: str
+    path: Path
+    files: tuple[str, ...]
+    description: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def file(self) -> Path:
+        """The one file of an artifact of type ``file``."""
+        (only,) = self.files
+        return self.path / only
+
+
+@dataclass(frozen=True)
+class Skill:
+    """Instructions for an agent: ``SKILL.md`` and what lies beside it.
+
+    Attributes:
+        id: Its id in the store of artifacts, which skills share.
+        name: Its folder's name.
+        path: Its folder.
+        files: Its content: POSIX paths relative to ``path``, sorted.
+        description: From the front matter.
+    """
+
+    id: str
+    name: str
+    path: Path
+    files: tuple[str, ...]
+    description: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: steps that deploy, prompt and score.
+
+    Attributes:
+        id: Its id in the store of tasks.
+        name: Its file's name without ``.json``.
+        path: Its file.
+        steps: In the file's order.
+        bundle: The bundle it belongs to; set when the bundle is made.
+    """
+
+    id: str
+    name: str
+    path: Path
+    steps: tuple[Step, ...] = field(hash=False)
+    bundle: Bundle = field(init=False, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Eval:
+    """A named selection of a bundle's tasks; a server offers it as a split of the same name.
+
+    Attributes:
+        id: Its id in the store of evals.
+        name: Its file's name without ``.toml``.
+        path: Its file.
+        tasks: Task ids in the file's order.
+    """
+
+    id: str
+    name: str
+    path: Path
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle folder, read and checked.
+
+    Attributes:
+        name: The folder's name.
+        root: The folder, absolute and free of symlinks.
+        id_root: What the derived ids of its entities begin with.
+        description: The first line of text in its README, or empty.
+        envs: By id.
+        agents: By id.
+        artifacts: By id.
+        skills: By id.
+        tasks: In order of their names.
+        evals: By id.
+        ignored: What lies in the folder and is no part of the bundle: POSIX paths relative to ``root``.
+    """
+
+    name: str
+    root: Path
+    id_root: str
+    description: str = ""
+    envs: Mapping[str, Env] = field(default_factory=dict, hash=False)
+    agents: Mapping[str, Agent] = field(default_factory=dict, hash=False)
+    artifacts: Mapping[str, Artifact] = field(default_factory=dict, hash=False)
+    skills: Mapping[str, Skill] = field(default_factory=dict, hash=False)
+    tasks: tuple[Task, ...] = ()
+    evals: Mapping[str, Eval] = field(default_factory=dict, hash=False)
+    ignored: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for task in self.tasks:
+            object.__setattr__(task, "bundle", self)  # the one cycle: a task finds its entities through its bundle
+
+    def splits(self) -> dict[str, tuple[Task, ...]]:
+        """What a server offers: ``all`` in the order of names, then each eval in the order of its file."""
+        by_id = {task.id: task for task in self.tasks}
+        splits = {ALL_SPLIT: self.tasks}
+        splits.update((e.name, tuple(by_id[task_id] for task_id in e.tasks)) for e in self.evals.values())
+        return splits

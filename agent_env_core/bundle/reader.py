@@ -1,0 +1,286 @@
+"""Reads a bundle folder: everything in it is checked, and every problem is raised at once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from agent_env_core.bundle.artifacts import SKILL_FILE, artifact_type, read_artifact, read_skill
+from agent_env_core.bundle.config import Problems
+from agent_env_core.bundle.entities import DOCKERFILE, read_agent, read_env
+from agent_env_core.bundle.evals import check_aliases, read_eval
+from agent_env_core.bundle.folder import Entry, Folder
+from agent_env_core.bundle.holding import Holding, Reading, hold
+from agent_env_core.bundle.ids import id_fault, id_root
+from agent_env_core.bundle.model import Bundle, Eval, Task
+from agent_env_core.bundle.names import nfc, show
+from agent_env_core.bundle.references import Names, Target
+from agent_env_core.bundle.tasks import Declarations, StepTypes, TaskReader
+from agent_env_core.errors import BundleError, Problem
+
+KINDS = ("envs", "agents", "artifacts", "skills", "tasks", "evals")
+ALIASES = "aliases.toml"
+README = "README.md"
+RESERVED = "bundle.toml"
+
+
+def load_bundle(path: str | os.PathLike[str], step_types: StepTypes) -> Bundle:
+    """Reads and checks a bundle folder.
+
+    Args:
+        path: The folder.
+        step_types: What a step type declares, by the name a task writes; None for a type that nobody has. It may raise
+            ``PluginError``; its message then stands in the problem.
+
+    Returns:
+        The bundle, with references as ids.
+
+    Raises:
+        BundleError: The folder is no bundle, or something in it is wrong; holds every problem found.
+    """
+    root, fault = _root(path)
+    if root is None:
+        raise BundleError(f"bundle {show(os.fspath(path))}", [Problem(".", *fault)])
+    problems = Problems()
+    bundle = _BundleReader(root, problems, step_types).read()
+    if problems.found or bundle is None:
+        raise BundleError(f"bundle {show(str(root))}", problems.found)
+    return bundle
+
+
+def _root(path: str | os.PathLike[str]) -> tuple[Path | None, tuple[str, str]]:
+    """The folder without symlinks, or why there is none."""
+    given = os.fspath(path)
+    try:
+        root = Path(os.path.realpath(given, strict=True))
+        if not root.is_dir():
+            return None, ("is no folder", "name the bundle's folder")
+    except FileNotFoundError:
+        return None, ("there is no such folder", f"it was looked for in {show(os.getcwd())}")
+    except (OSError, ValueError, RecursionError) as exc:
+        return None, (f"can't be opened: {getattr(exc, 'strerror', None) or exc}", "")
+    return root, ("", "")
+
+
+class _Named(Protocol):
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def path(self) -> Path: ...
+
+
+E = TypeVar("E", bound=_Named)
+
+
+class _BundleReader:
+    """One reading of one folder."""
+
+    def __init__(self, root: Path, problems: Problems, step_types: StepTypes) -> None:
+        self.root = root
+        self.problems = problems
+        self.folder = Folder(root, problems)
+        self.reading = Reading(self.folder, problems, id_root(root))
+        self.declarations = Declarations(step_types)
+        self.ignored: list[str] = []
+
+    def read(self) -> Bundle | None:
+        """The bundle, or None where the folder is none; what is wrong is noted."""
+        if fault := id_fault(self.reading.id_root):
+            fix = "move the bundle to a folder whose path has letters, digits, spaces and . _ - ~ @ ( ) + , & only"
+            self.problems.add(".", f"has a path that can't be part of an id: it {fault}", fix)
+        kinds, others = self._kinds()
+        if not kinds:
+            if not self.problems.found:
+                message = f"is not a bundle: it has none of the folders {', '.join(KINDS)}"
+                self.problems.add(".", message, "add tasks/ to begin with")
+            return None
+        holdings = self._hold(kinds)
+        tasks = self._files(kinds.get("tasks"), ".json")
+        evals = self._files(kinds.get("evals"), ".toml")
+        self.reading.names = self._names(holdings, tasks)
+        reading = self.reading
+        artifacts = _by_id(read_artifact(reading, held) for held in holdings["artifacts"] if not held.broken)
+        reading.artifacts = artifacts
+        skills = _by_id(read_skill(reading, held) for held in holdings["skills"] if not held.broken)
+        envs = _by_id(read_env(reading, held) for held in holdings["envs"] if not held.broken)
+        agents = _by_id(read_agent(reading, held) for held in holdings["agents"] if not held.broken)
+        if aliases := others.get(ALIASES):
+            check_aliases(reading, aliases, holdings)
+        return Bundle(
+            name=nfc(self.root.name),
+            root=self.root,
+            id_root=reading.id_root,
+            description=self._description(others.get(README)),
+            envs=envs,
+            agents=agents,
+            artifacts=artifacts,
+            skills=skills,
+            tasks=self._tasks(tasks),
+            evals=self._evals(evals),
+            ignored=tuple(self.ignored),
+        )
+
+    # -- the root
+
+    def _kinds(self) -> tuple[dict[str, Entry], dict[str, Entry]]:
+        """The kind folders, and the other entries of the root that mean something."""
+        names = [*KINDS, ALIASES, RESERVED, README]
+        listed_entries = [e for e in self.folder.entries("", str(self.root), check=False) if not e.name.startswith(".")]
+        kinds: dict[str, Entry] = {}
+        others: dict[str, Entry] = {}
+        for entry in listed_entries:
+            want = next((name for name in names if name.casefold() == entry.name.casefold()), "")
+            if not want:
+                self.ignored.append(entry.rel)
+            elif want == README:
+                if entry.name == README or README not in others:
+                    others[README] = entry
+            elif want == RESERVED:
+                message = f"is reserved: a bundle's settings are its folders, and {RESERVED} has no meaning"
+                self.problems.add(show(entry.rel), message, "remove it")
+            elif spelled := self._spelled(entry, want, listed_entries):
+                (kinds if want in KINDS else others)[want] = spelled
+        return kinds, others
+
+    def _spelled(self, entry: Entry, want: str, beside: list[Entry]) -> Entry | None:
+        """An entry under its right name; None with a problem noted where it is of the wrong sort."""
+        if entry.is_link and not entry.is_dir and (fault := self.folder.inside(entry.path)[1]):
+            self.problems.add(show(entry.rel), fault, "put a copy of what it should name in its place")
+            return None
+        if entry.name != want and any(other.name == want for other in beside):
+            message = f"stands beside {want}, which differs only by case"
+            self.problems.add(show(entry.rel), message, "remove one of them")
+            return None
+        if entry.name != want:
+            self.problems.add(show(entry.rel), f"is spelled in another case than {want}", f"rename it to {want}")
+        if entry.is_dir == (want in KINDS):
+            return entry
+        self.problems.add(show(entry.rel), "must be a folder" if want in KINDS else "must be a file")
+        return None
+
+    def _description(self, readme: Entry | None) -> str:
+        """The first line of text in the README: no heading marks, no badges, pictures or markup."""
+        if readme is None or readme.is_dir or (readme.is_link and self.folder.inside(readme.path)[1]):
+            return ""
+        data = self.folder.read(readme, skip_large=True) or b""
+        lines = data.decode("utf-8-sig", errors="replace").splitlines()
+        if lines and lines[0].rstrip() == "---":
+            end = next((at for at, line in enumerate(lines[1:], start=1) if line.rstrip() == "---"), 0)
+            lines = lines[end + 1 :]
+        for line in lines:
+            text = line.strip().strip("#").strip()
+            if text and not re.match(r"<|\[!\[|!\[", text):
+                return text
+        return ""
+
+    # -- what lies in the kind folders
+
+    def _hold(self, kinds: Mapping[str, Entry]) -> dict[str, list[Holding]]:
+        """Every entity's folder, by kind."""
+        names: dict[str, tuple[str | None, tuple[str, ...]]] = {
+            "envs": ("env.toml", (DOCKERFILE,)),
+            "agents": ("agent.toml", (DOCKERFILE,)),
+            "artifacts": ("artifact.toml", (DOCKERFILE, SKILL_FILE)),
+            "skills": (None, (SKILL_FILE,)),
+        }
+        holdings: dict[str, list[Holding]] = {}
+        for kind, (toml, special) in names.items():
+            folders = self._folders(kinds.get(kind))
+            found = (hold(self.reading, entry, toml, *special) for entry in folders)
+            holdings[kind] = [held for held in found if held]
+        for held in (*holdings["artifacts"], *holdings["skills"]):
+            if "__" in held.name:
+                self.problems.add(held.place, "has '__' in its name, which derived ids use", "rename it")
+        self._unique({"env": holdings["envs"], "agent": holdings["agents"]})
+        self._unique({"artifact": [*holdings["artifacts"], *holdings["skills"]]})
+        return holdings
+
+    def _unique(self, stores: Mapping[str, Iterable[Holding]]) -> None:
+        for store, held in stores.items():
+            first: dict[str, Holding] = {}
+            for one in held:
+                other = first.setdefault(one.id, one)
+                if other is not one:
+                    message = f"has the id {one.id} of {other.place}, and {store}s share one store"
+                    self.problems.add(one.place, message, "rename one of them")
+
+    def _entries(self, kind: Entry | None) -> list[Entry]:
+        if kind is None:
+            return []
+        return [e for e in self.folder.entries(kind.rel, kind.path) if not e.name.startswith(".")]
+
+    def _folders(self, kind: Entry | None) -> list[Entry]:
+        """The folders of a kind; loose files are ignored."""
+        entries = self._entries(kind)
+        self.ignored.extend(entry.rel for entry in entries if not entry.is_dir)
+        folders = [entry for entry in entries if entry.is_dir]
+        self.folder.collide(folders)
+        return folders
+
+    def _files(self, kind: Entry | None, suffix: str) -> dict[str, Entry]:
+        """The files of a kind by entity name; files of another suffix are ignored, folders are problems."""
+        found: dict[str, Entry] = {}
+        counted = []
+        for entry in self._entries(kind):
+            stem, end = entry.name[: -len(suffix)], entry.name[-len(suffix) :]
+            if entry.is_dir:
+                self.problems.add(show(entry.rel), "is a folder, and only files are read here", "move its files up")
+            elif end.casefold() != suffix or not stem:
+                self.ignored.append(entry.rel)
+            else:
+                if end != suffix:
+                    fix = f"rename it to {show(stem + suffix)}"
+                    self.problems.add(show(entry.rel), f"ends in {end}, and must end in {suffix}", fix)
+                counted.append(entry)
+                if name := self.reading.name_of(entry, stem):
+                    found.setdefault(name, entry)
+        self.folder.collide(counted)
+        return dict(sorted(found.items()))
+
+    def _names(self, holdings: Mapping[str, list[Holding]], tasks: Mapping[str, Entry]) -> Names:
+        skills = [Target(held.id, held.name, "skill") for held in holdings["skills"]]
+        artifacts = [Target(h.id, h.name, "" if h.broken else artifact_type(h)) for h in holdings["artifacts"]]
+        targets = {
+            "env": [Target(held.id, held.name) for held in holdings["envs"]],
+            "agent": [Target(held.id, held.name) for held in holdings["agents"]],
+            "artifact": [*artifacts, *skills],
+            "skill": skills,
+            "task": [Target(self._file_id(name), name) for name in tasks],
+        }
+        return Names(targets, tuple(self.ignored))
+
+    # -- tasks and evals
+
+    def _file_id(self, name: str) -> str:
+        return f"{self.reading.id_root}/{name}"
+
+    def _tasks(self, files: Mapping[str, Entry]) -> tuple[Task, ...]:
+        reader = TaskReader(self.reading.names, self.declarations, self.problems)
+        tasks = []
+        for name, entry in files.items():
+            data = self.folder.read(entry)
+            task_id = self._file_id(name)
+            steps = () if data is None else reader.read(data, show(entry.rel), task_id)
+            tasks.append(Task(task_id, name, Path(entry.path), steps))
+        return tuple(tasks)
+
+    def _evals(self, files: Mapping[str, Entry]) -> dict[str, Eval]:
+        evals: dict[str, Eval] = {}
+        for name, entry in files.items():
+            table = self.reading.table(entry)
+            if table is None:
+                continue
+            entity_id, tasks = read_eval(self.reading, table, name)
+            other = evals.setdefault(entity_id, Eval(entity_id, name, Path(entry.path), tasks))
+            if other.name != name:
+                message = f"has the id {entity_id} of evals/{other.path.name}"
+                self.problems.add(show(entry.rel), message, "rename one of them")
+        return evals
+
+
+def _by_id(entities: Iterable[E | None]) -> dict[str, E]:
+    return dict(sorted((entity.id, entity) for entity in entities if entity))

@@ -1,0 +1,161 @@
+"""References: how a step type declares them, and how a value becomes an entity's id.
+
+A reference is resolved in this order, once, when the bundle is read:
+
+1. an *output* that another step of the same task writes;
+2. a *bundle* entity of the right kind, by name or id;
+3. a *near miss*: another spelling of either, or a file that was ignored: always a problem;
+4. a *store id*: left as written. There is no store yet, so all kinds but agents then have a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_env_core.bundle.config import Problems
+from agent_env_core.bundle.names import fold, listed, nearest, nfc, quote
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A field of a step that names something.
+
+    Attributes:
+        field: Where the value stands; dots lead into objects, and a list on the way is walked
+            (``snapshot_config.env_id``, ``artifacts.id``).
+        kind: What it names: ``env``, ``agent``, ``artifact``, ``skill`` or ``task``. Names of other kinds, such as
+            ``sandbox``, are no entities of a bundle and stay as written.
+        pin: The field beside it that picks a version, allowed for a store id only.
+        many: The value is a list of references.
+        output: The step *writes* an entity of this name, and later steps may read it.
+        artifact_type: The type an artifact must have, e.g. ``file``.
+    """
+
+    field: str
+    kind: str
+    pin: str | None = None
+    many: bool = False
+    output: bool = False
+    artifact_type: str | None = None
+
+
+@dataclass(frozen=True)
+class StepDeclaration:
+    """What the reader is told of a step type.
+
+    Attributes:
+        type: The name a task file writes.
+        references: Its reference fields. None means that the type doesn't say: its steps then pass through, and a text
+            field that names an entity of the bundle is a problem, since it can't be rewritten.
+        check: Looks at a step whose references are ids and returns one line a problem.
+    """
+
+    type: str
+    references: tuple[Reference, ...] | None = ()
+    check: Callable[[dict[str, Any]], list[str]] | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """An entity as references see it: its id, its name, and for an artifact its type."""
+
+    id: str
+    name: str
+    type: str = ""
+
+
+#: Which folders of a bundle hold each kind; skills and artifacts share one namespace.
+FOLDERS: Mapping[str, tuple[str, ...]] = {
+    "env": ("envs",),
+    "agent": ("agents",),
+    "artifact": ("artifacts", "skills"),
+    "skill": ("skills", "artifacts"),
+    "task": ("tasks",),
+}
+#: An agent of a store needs no folder here: a played episode puts the trainer's model in its place.
+FROM_STORE = frozenset({"agent"})
+
+
+def an(kind: str) -> str:
+    """The kind with its article."""
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+@dataclass
+class Names:
+    """Everything a reference can name, by kind.
+
+    Attributes:
+        targets: Kind to what bears that kind's names; skills stand among artifacts.
+        ignored: Root-relative paths of what was left out of the bundle.
+    """
+
+    targets: Mapping[str, Collection[Target]]
+    ignored: tuple[str, ...] = ()
+    _exact: dict[str, dict[str, Target]] = field(init=False, repr=False)
+    _folded: dict[str, dict[str, Target]] = field(init=False, repr=False)
+    _lost: dict[str, str] = field(init=False, repr=False)
+    _absent: dict[tuple[str, str], tuple[str, str]] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._exact, self._folded, self._lost = {}, {}, {}
+        for kind, targets in self.targets.items():
+            exact = {target.name: target for target in targets}
+            exact.update((target.id, target) for target in targets)
+            self._exact[kind] = exact
+            self._folded[kind] = {fold(key): target for key, target in exact.items()}
+        for path in self.ignored:
+            folder, _, name = path.rpartition("/")
+            for key in (name, name.rpartition(".")[0] or name):
+                self._lost.setdefault(f"{folder}/{fold(key)}", path)
+
+    def find(self, kind: str, value: str) -> Target | None:
+        """The bundle's entity of that name or id."""
+        return self._exact.get(kind, {}).get(nfc(value))
+
+    def any_named(self, value: str) -> str:
+        """The kind of the first entity of that name, or an empty text."""
+        return next((kind for kind in self._exact if value in self._exact[kind]), "")
+
+    def resolve(self, kind: str, value: str, place: str, problems: Problems, label: str) -> Target | None:
+        """Finds what a reference names, or notes why it can't; None with no problem noted means a store id.
+
+        Args:
+            kind: What it should name.
+            value: What it says.
+            place: Where it stands, for the problem.
+            problems: Where to note it.
+            label: The field's name, for the problem.
+        """
+        if target := self.find(kind, value):
+            return target
+        message, fix = self._missing(kind, value)
+        if message:
+            problems.add(place, f"{label}: {message}", fix)
+        return None
+
+    def _missing(self, kind: str, value: str) -> tuple[str, str]:
+        """Why nothing of that name is here, and what to do about it; empty texts where that is all right."""
+        key = kind, value
+        if key not in self._absent:  # one wrong name is often in all of a bundle's tasks
+            self._absent[key] = self._explain(kind, value)
+        return self._absent[key]
+
+    def _explain(self, kind: str, value: str) -> tuple[str, str]:
+        said = quote(value)
+        if target := self._folded.get(kind, {}).get(fold(value)):
+            right = target.id if value.startswith("@") else target.name
+            return f"{an(kind)} {said} isn't here, but {right!r} is", f"write {right!r}"
+        for folder in ("", *FOLDERS.get(kind, ())):
+            if lost := self._lost.get(f"{folder}/{fold(value)}"):
+                home = FOLDERS.get(kind, ("",))[0]
+                fix = f"move it into a folder of its own under {home}/" if kind != "task" else f"move it to {home}/"
+                return f"{said} names {lost}, which is no part of the bundle", fix
+        if kind in FROM_STORE or kind not in self._exact:
+            return "", ""
+        here = [target.name for target in self.targets[kind]]
+        meant = nearest(value, here)
+        fix = f"did you mean {meant!r}?" if meant else f"add it under {FOLDERS[kind][0]}/, which has: {listed(here)}"
+        return f"{kind} {said} is not in this bundle", fix
