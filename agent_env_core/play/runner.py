@@ -18,7 +18,11 @@ class Runner:
     left_out: Mapping[str, str]  # task id -> why it isn't served
 
     def __init__(
-        self, bundle: Bundle, *, sandbox: str | SandboxHost | None = None, verifier_timeout: float = 300.0,
+        self,
+        bundle: Bundle,
+        *,
+        sandbox: str | SandboxHost | None = None,
+        verifier_timeout: float = 300.0,
         on_progress: Callable[[str], None] | None = None,
     ) -> None: ...
     async def start(self) -> None: ...

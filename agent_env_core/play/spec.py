@@ -26,7 +26,11 @@ class EpisodeSpec:
 
     @classmethod
     def from_task(
-        cls, task: Task, *, trainer_agents: Sequence[str] | None = None, seed: Mapping[str, str] | None = None,
+        cls,
+        task: Task,
+        *,
+        trainer_agents: Sequence[str] | None = None,
+        seed: Mapping[str, str] | None = None,
         turn_timeout: float | None = None,
     ) -> EpisodeSpec: ...  # raises EpisodeRefused with every reason
 

@@ -1,0 +1,1 @@
+"""Running a bundle's verifiers, apart from the server, and turning what they return into scores."""
