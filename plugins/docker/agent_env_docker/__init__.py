@@ -1,1 +1,1 @@
-"""The Docker sandbox provider."""
+"""The Docker sandbox provider of agent-env: one container for each sandbox, on any engine that speaks Docker's API."""

@@ -1,0 +1,124 @@
+"""The way to the engine: one connection pool, threads for blocking calls, and what happens when a caller goes away.
+
+A thread can't be cancelled. So a caller that is cancelled leaves a call that runs to its end, and whoever made the
+call says how to undo it (see ``undo`` of :meth:`Engine.call`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agent_env_core.errors import ConfigError, describe
+from agent_env_docker import prereqs
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+T = TypeVar("T")
+logger = logging.getLogger("agent_env_docker")
+
+CALLS = 64
+"""Calls to the engine at once, and connections kept open for them. Each one is short; long work has its own thread."""
+
+
+class Engine:
+    """The engine, reached when it is first needed.
+
+    Args:
+        timeout: Seconds of silence after which a call fails.
+    """
+
+    def __init__(self, timeout: int) -> None:
+        self._timeout = timeout
+        self._client: APIClient | None = None
+        self._lock = threading.Lock()
+        self._calls = ThreadPoolExecutor(CALLS, thread_name_prefix="agent-env-docker")
+
+    def client(self) -> APIClient:
+        """The client; connects on the first call, so call it from a thread.
+
+        Raises:
+            ConfigError: No engine answers; the message says why, and what to do.
+        """
+        with self._lock:
+            if self._client is None:
+                try:
+                    self._client = prereqs.connect(timeout=self._timeout, connections=CALLS)
+                except Exception as exc:
+                    raise ConfigError(f"docker: {prereqs.explain(exc)}") from exc
+            return self._client
+
+    async def call(self, work: Callable[[APIClient], T], *, undo: Callable[[APIClient, T], None] | None = None) -> T:
+        """Runs a short piece of blocking work in a thread.
+
+        Args:
+            work: Given the client.
+            undo: Takes back what ``work`` has made, in a thread too, where the caller was cancelled meanwhile.
+        """
+        job = self._calls.submit(lambda: work(self.client()))
+        try:
+            return await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            if not job.cancel() and undo is not None:  # a thread has begun it
+                job.add_done_callback(lambda done: self._undo(done, undo))
+            raise
+
+    def _undo(self, job: Future[T], undo: Callable[[APIClient, T], None]) -> None:
+        if job.cancelled() or job.exception() is not None:
+            return
+        made = job.result()
+
+        def work() -> None:
+            try:
+                undo(self.client(), made)
+            except Exception as exc:  # its lease ends it then
+                logger.warning("what a cancelled call made could not be taken back: %s", describe(exc))
+
+        try:
+            self._calls.submit(work)
+        except RuntimeError:  # the provider was closed in the meantime
+            work()
+
+    def thread(self, work: Callable[[APIClient], T]) -> asyncio.Future[T]:
+        """Runs long blocking work in a thread of its own, and gives a future that is safe to abandon.
+
+        The thread is a daemon: work that hangs never keeps the process from ending.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def deliver(result: T | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+                future.exception()  # nobody may be waiting any more
+            else:
+                future.set_result(result)  # type: ignore[arg-type]  # T may be None itself
+
+        def run() -> None:
+            result: T | None = None
+            error: BaseException | None = None
+            try:
+                result = work(self.client())
+            except BaseException as exc:
+                error = exc
+            try:
+                loop.call_soon_threadsafe(deliver, result, error)
+            except RuntimeError:  # the loop is closed: nobody waits
+                return
+
+        threading.Thread(target=run, name="agent-env-docker-long", daemon=True).start()
+        return future
+
+    async def aclose(self) -> None:
+        """Waits for the calls that run, and closes the connections."""
+        await asyncio.to_thread(self._calls.shutdown, wait=True)
+        client: Any = self._client
+        if client is not None:
+            client.close()

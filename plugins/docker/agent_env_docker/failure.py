@@ -1,0 +1,162 @@
+"""From what Docker's SDK raises to the six sandbox errors. This is the only place that does it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from agent_env_core.errors import Busy, ConfigError, Gone, ImageError, SandboxError, Unavailable, Unsupported, describe
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+FILE_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+
+_LOG_LINES = 20
+
+# Fragments of the engine's own words, most telling first. An engine's status code alone says little: 500 covers a full
+# disk, a taken port and a program that isn't in the image.
+_KNOWN: tuple[tuple[str, Callable[[str], SandboxError]], ...] = (
+    (
+        "no space left on device",
+        lambda text: ConfigError(
+            f"{text}; the engine's disk is full: `docker system df` shows what takes it, and "
+            "`docker image prune -a --filter label=agent-env.image=1` removes what agent-env built"
+        ),
+    ),
+    (
+        "fully subnetted",
+        lambda text: Busy(
+            f"{text}; remove unused networks (`docker network prune`) or widen default-address-pools", 5.0
+        ),
+    ),
+    ("toomanyrequests", lambda text: Busy(f"{text}; the registry limits pulls: log in to it, or wait", 60.0)),
+    ("port is already allocated", Busy),
+    ("cannot allocate memory", Busy),
+    ("resource temporarily unavailable", Busy),
+    ("too many open files", Busy),
+    ("no such image", ImageError),
+    ("executable file not found", ImageError),
+    ("no such container", Gone),
+    ("no such exec instance", Gone),
+    ("is not running", Gone),
+    ("marked for removal", Gone),
+)
+
+
+def words(exc: BaseException) -> str:
+    """What the engine said, in one line and without the SDK's wrapping."""
+    text = getattr(exc, "explanation", None)
+    return " ".join(str(text).split()) if text else describe(exc)
+
+
+def translate(exc: BaseException, doing: str) -> Exception:
+    """The error to raise for ``exc``, caught while ``doing`` something (a phrase such as ``starting a sandbox``).
+
+    Sandbox errors and the file errors of the contract pass through. Whatever is not recognised is ``Unavailable``: the
+    engine may or may not have done what it was asked.
+    """
+    if isinstance(exc, SandboxError) or type(exc) in FILE_ERRORS:
+        return exc  # type: ignore[return-value]  # both are Exceptions
+    from docker.errors import APIError, ImageNotFound, NotFound
+
+    default: type[SandboxError] = Unavailable
+    if isinstance(exc, ImageNotFound):
+        default = ImageError
+    elif isinstance(exc, NotFound):
+        default = Gone
+    elif isinstance(exc, APIError) and exc.status_code in (401, 403):
+        default = ConfigError
+    elif isinstance(exc, APIError) and exc.status_code == 400:
+        default = Unsupported
+    return recognise(f"docker: {doing} failed: {words(exc)}", default)
+
+
+def recognise(text: str, default: type[SandboxError]) -> SandboxError:
+    """The error for a text of the engine's, with the fix where there is one; ``default`` for one that is not known."""
+    lowered = text.lower()
+    return next((error(text) for fragment, error in _KNOWN if fragment in lowered), default(text))
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Raises what :func:`translate` makes of any exception of the block."""
+    try:
+        yield
+    except Exception as exc:
+        error = translate(exc, doing)
+        if error is exc:
+            raise
+        raise error from exc
+
+
+@contextmanager
+def inside(client: APIClient, sandbox_id: str, doing: str) -> Iterator[None]:
+    """Like :func:`translated` for work in one sandbox: where the sandbox has ended, that is the error, and says why."""
+    try:
+        yield
+    except Exception as exc:
+        with translated(doing):
+            alive(client, sandbox_id)
+        error = translate(exc, doing)
+        if error is exc:
+            raise
+        # It runs, whatever the engine's words were.
+        raise (Unavailable(str(error)) if isinstance(error, Gone) else error) from exc
+
+
+def alive(client: APIClient, sandbox_id: str) -> dict[str, Any]:
+    """What the engine knows of a sandbox that runs.
+
+    Raises:
+        Gone: It does not; the message says how it ended.
+    """
+    from docker.errors import NotFound
+
+    try:
+        info: dict[str, Any] = client.inspect_container(sandbox_id)
+    except NotFound:
+        raise Gone(f"docker: the sandbox {short(sandbox_id)} has ended: it was removed") from None
+    if not is_alive(info):
+        raise Gone(obituary(client, info))
+    return info
+
+
+def is_alive(info: dict[str, Any]) -> bool:
+    """Whether a container runs, by the engine's own flags (a paused one does)."""
+    state = info["State"]
+    return bool(state.get("Running")) and not state.get("Dead") and state.get("Status") != "removing"
+
+
+def obituary(client: APIClient, info: dict[str, Any]) -> str:
+    """How a container's main process ended, and its last words."""
+    state = info["State"]
+    text = f"docker: the sandbox {short(info['Id'])} has ended: "
+    command = " ".join(info["Config"].get("Entrypoint") or [])
+    if state.get("OOMKilled"):
+        text += f"it ran out of memory (limit {info['HostConfig'].get('Memory', 0) >> 20} MiB)"
+    elif state.get("Error"):
+        text += " ".join(str(state["Error"]).split())
+    else:
+        text += f"its main process ({command}) ended with exit code {state.get('ExitCode')}"
+    tail = last_words(client, info["Id"])
+    return f"{text}; its last output:\n{tail}" if tail else text
+
+
+def last_words(client: APIClient, sandbox_id: str) -> str:
+    """The end of what a container wrote; empty where the engine can't tell any more."""
+    from docker.errors import DockerException
+
+    try:
+        raw = client.logs(sandbox_id, tail=_LOG_LINES)
+    except (DockerException, OSError):
+        return ""
+    printable = re.sub(r"[^\x20-\x7e\n\t\u00a0-\uffff]", "", raw.decode(errors="replace"))
+    return printable[-4000:].strip()
+
+
+def short(sandbox_id: str) -> str:
+    """An id as people know it from ``docker ps``."""
+    return sandbox_id[:12]

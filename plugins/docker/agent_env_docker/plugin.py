@@ -1,0 +1,24 @@
+"""Registers the provider ``docker``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agent_env_core.hookspecs import hookimpl
+from agent_env_core.sandbox.contract import SandboxProvider
+
+
+def _docker(config: Mapping[str, Any]) -> SandboxProvider:
+    from agent_env_docker.provider import DockerProvider
+    from agent_env_docker.settings import Settings
+
+    return DockerProvider(Settings.from_config(config))
+
+
+@hookimpl
+def agent_env_sandbox_providers(
+    register: Callable[[str, Callable[[Mapping[str, Any]], SandboxProvider]], None],
+) -> None:
+    """Registers ``docker``."""
+    register("docker", _docker)

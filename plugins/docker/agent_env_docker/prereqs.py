@@ -1,0 +1,151 @@
+"""Is there an engine, and if not, why not and what to do: in one line each.
+
+``agent-env doctor`` shows it, and the provider's first call raises it as ``ConfigError``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+OTHERWISE = "or leave Docker out with `--sandbox process`"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Whether sandboxes can be made here.
+
+    Attributes:
+        ok: Whether an engine answered.
+        version: The engine's version, e.g. ``27.3.1``; None where none answered.
+        host: Where the engine is, as ``DOCKER_HOST`` would say it.
+        reason: Why not; empty where ``ok``.
+        fix: What to do about it; empty where ``ok``.
+    """
+
+    ok: bool
+    version: str | None
+    host: str
+    reason: str = ""
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return f"Docker {self.version} at {self.host}" if self.ok else f"{self.reason}; {self.fix}"
+
+
+def diagnose(timeout: float = 2.5) -> Diagnosis:
+    """Asks the engine for its version; never takes longer than ``timeout`` seconds, and never raises."""
+    found: list[Diagnosis] = []
+    # A name look-up or an ssh login has no deadline of its own, so the asking happens in a thread that may be left.
+    asking = threading.Thread(target=lambda: found.append(_ask(timeout)), name="agent-env-docker-diagnose", daemon=True)
+    asking.start()
+    asking.join(timeout)
+    return found[0] if found else _silent(engine_host(), timeout)
+
+
+def _ask(timeout: float) -> Diagnosis:
+    try:
+        client = connect(timeout=max(1, int(timeout)), connections=1)
+    except Exception as exc:
+        return explain(exc)
+    try:
+        return Diagnosis(True, str(client.version().get("Version")), engine_host())
+    except Exception as exc:
+        return explain(exc)
+    finally:
+        client.close()
+
+
+def engine() -> dict[str, Any]:
+    """Where the engine is: ``base_url`` and ``tls`` for the SDK, from DOCKER_HOST or else from the Docker context."""
+    from docker import ContextAPI
+    from docker.errors import DockerException
+    from docker.utils import kwargs_from_env
+
+    if os.environ.get("DOCKER_HOST"):
+        return dict(kwargs_from_env())
+    try:
+        context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT"))
+    except (DockerException, OSError, ValueError):  # a context file that can't be read is no reason to stop
+        return {}
+    if context is None or context.Name == "default" or not context.Host:
+        return {}
+    tls = context.TLSConfig
+    return {"base_url": context.Host} | ({"tls": tls} if tls else {})
+
+
+def engine_host() -> str:
+    """The engine's address as ``DOCKER_HOST`` would say it."""
+    try:
+        return str(os.environ.get("DOCKER_HOST") or engine().get("base_url") or DEFAULT_HOST)
+    except Exception:  # e.g. certificates that are missing: `connect` will say so
+        return os.environ.get("DOCKER_HOST") or DEFAULT_HOST
+
+
+def engine_machine() -> str | None:
+    """Name of the machine the engine runs on; None where it is this one."""
+    parts = urlsplit(engine_host())
+    name = parts.hostname if parts.scheme in ("tcp", "http", "https", "ssh") else None
+    return None if name in (None, "localhost", "127.0.0.1", "::1") else name
+
+
+def connect(*, timeout: int, connections: int) -> APIClient:
+    """A client of the engine, of the newest API version both sides know; it has answered once when this returns.
+
+    Args:
+        timeout: Seconds of silence after which a call fails.
+        connections: How many connections are kept open for the next calls.
+
+    Raises:
+        Exception: Whatever the SDK raises; :func:`explain` says what it means.
+    """
+    from docker import APIClient
+
+    return APIClient(version="auto", timeout=timeout, max_pool_size=connections, **engine())
+
+
+def explain(exc: BaseException) -> Diagnosis:
+    """Why :func:`connect` failed."""
+    host = engine_host()
+    text = " ".join(str(exc).split())
+    lowered = text.lower()
+    if "permission denied" in lowered:
+        return _no(
+            host,
+            f"the Docker engine at {host} may not be used by this user",
+            f"join its group (`sudo usermod -aG docker $USER`, then log in again), {OTHERWISE}",
+        )
+    if "timed out" in lowered or "timeout" in lowered:
+        return _silent(host, None)
+    if "no such file or directory" in lowered or "filenotfounderror" in lowered:
+        return _no(host, f"no Docker engine is here: the socket {host} does not exist", _start())
+    if "connection refused" in lowered or "connectionrefusederror" in lowered:
+        return _no(host, f"no Docker engine answers at {host}: the connection was refused", _start())
+    if isinstance(exc, ImportError) or "paramiko" in lowered:
+        return _no(host, f"{host} needs a package that isn't installed ({text})", "pip install 'docker[ssh]'")
+    return _no(host, f"the Docker engine at {host} can't be used: {text}", f"check DOCKER_HOST, {OTHERWISE}")
+
+
+def _no(host: str, reason: str, fix: str) -> Diagnosis:
+    return Diagnosis(False, None, host, reason, fix)
+
+
+def _silent(host: str, timeout: float | None) -> Diagnosis:
+    within = f" within {timeout:g} s" if timeout else " in time"
+    return _no(host, f"the Docker engine at {host} did not answer{within}", f"restart it, {OTHERWISE}")
+
+
+def _start() -> str:
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "/run")
+    for socket in (Path(runtime, "docker.sock"), Path(runtime, "podman/podman.sock"), Path("/run/podman/podman.sock")):
+        if socket.exists():
+            return f"use the engine that is here (`export DOCKER_HOST=unix://{socket}`), {OTHERWISE}"
+    return f"start it, or name another one (Podman's too) in DOCKER_HOST, {OTHERWISE}"
