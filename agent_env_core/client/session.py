@@ -1,0 +1,101 @@
+"""A session on an env server, for synchronous callers on any thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from agent_env_core.client.address import Address
+from agent_env_core.client.loop import run
+from agent_env_core.client.messages import Outcome, Row, ToolAnswer, Turn
+from agent_env_core.client.player import Player
+
+TOOL_SECONDS = 60.0
+RESET_SECONDS = 600.0
+
+
+class Session:
+    """One session: one episode at a time, one after another.
+
+    Making one costs nothing: the socket is opened at the first :meth:`reset`, and lives until :meth:`close`, through
+    as many episodes as there are. A process forked off starts with sessions of its own.
+
+    Args:
+        address: The server.
+        tool_timeout: Seconds that one tool call may take. The server keeps it.
+        reset_timeout: Seconds that a reset may take, through the opening of the first turn, and each ``end_turn``.
+    """
+
+    def __init__(
+        self, address: Address, *, tool_timeout: float = TOOL_SECONDS, reset_timeout: float = RESET_SECONDS
+    ) -> None:
+        for name, value in (("tool_timeout", tool_timeout), ("reset_timeout", reset_timeout)):
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{name}={value!r} must be a number of seconds above 0")
+        self._address = address
+        self._tool_timeout = tool_timeout
+        self._reset_timeout = reset_timeout
+        self._player: Player | None = None
+        self._pid = 0
+
+    @property
+    def _mine(self) -> Player:
+        """The player of this process."""
+        if self._player is None or self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._player = Player(
+                self._address, tool_seconds=self._tool_timeout, reset_seconds=self._reset_timeout
+            )
+        return self._player
+
+    def reset(self, split: str, index: int, task_id: str | None = None) -> None:
+        """Starts the next episode, and returns while it deploys. An episode still under way is abandoned.
+
+        Raises:
+            CapacityError: The server is at its limit; it says so at the first reset.
+            AgentEnvError: The server refuses us.
+        """
+        run(self._mine.begin(Row(split, index, task_id)))
+
+    def turn(self) -> Turn:
+        """The open turn; waits for the deploy.
+
+        Raises:
+            EpisodeError: The episode couldn't be opened, or has failed since.
+        """
+        return run(self._mine.opened())
+
+    def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolAnswer:
+        """Calls a tool; waits for the deploy first.
+
+        Raises:
+            EpisodeError: The episode ended, unscored.
+        """
+        return run(self._mine.call(tool, arguments))
+
+    def end_turn(self, response: str | None = None) -> Turn | None:
+        """Ends the open turn with the model's reply; returns the next turn, or None after the last.
+
+        Raises:
+            EpisodeError: The episode ended, unscored.
+        """
+        return run(self._mine.end(response))
+
+    def conclude(self) -> None:
+        """Ends what is open, so that scoring starts, and returns at once."""
+        run(self._mine.conclude())
+
+    def outcome(self) -> Outcome:
+        """The scores; ends what is open with an empty reply, and waits for the verifier.
+
+        Raises:
+            EpisodeError: The episode ended, unscored.
+        """
+        return run(self._mine.outcome())
+
+    def close(self) -> None:
+        """Abandons the episode and closes the socket. Never raises; a reset after it opens a new session."""
+        if self._player is not None and self._pid == os.getpid():
+            run(self._player.close())
+            self._player = None
