@@ -1,0 +1,106 @@
+"""``apply_server_config``: calls extensions of an env's servers, e.g. to load a task into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from agent_env_core.bundle.references import Reference
+from agent_env_core.envs.card import Card
+from agent_env_core.envs.deployment import Deployment
+from agent_env_core.errors import EpisodeError
+from agent_env_core.hookspecs import hookimpl
+from agent_env_core.steps.base import TaskStep
+from agent_env_core.steps.context import RunContext
+
+EVERY = "*"
+
+
+class Directive(BaseModel):
+    """One extension call.
+
+    Attributes:
+        service: The server's environment name, or ``*`` for one call to each server of the env.
+        environment: Another word for ``service``.
+        uri: The extension.
+        args: Sent as the JSON body, or as the query of a GET.
+    """
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    service: str | None = Field(default=None, min_length=1)
+    environment: str | None = Field(default=None, min_length=1)
+    uri: str = Field(min_length=1)
+    args: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_server(self) -> Directive:
+        if (self.service is None) == (self.environment is None):
+            raise ValueError('name the server once, by service or by environment ("*" is every server of the env)')
+        return self
+
+    @property
+    def server(self) -> str:
+        """Whom it addresses."""
+        return self.service or self.environment or EVERY
+
+
+class ApplyServerConfig(TaskStep):
+    """Calls the first method of each directive's extension, in order.
+
+    Attributes:
+        env_id: The env.
+        directives: The calls.
+        timeout_seconds: Seconds each call may take.
+        tolerate_unadvertised: Whether a server or an extension that the card doesn't show is skipped.
+    """
+
+    references: ClassVar[tuple[Reference, ...]] = (Reference("env_id", "env"),)
+
+    env_id: str = Field(min_length=1)
+    directives: list[Directive] = Field(min_length=1)
+    timeout_seconds: float = Field(default=30, gt=0, allow_inf_nan=False)
+    tolerate_unadvertised: bool = False
+
+    async def run(self, run: RunContext) -> None:
+        """Makes the calls; the first one that fails ends the step."""
+        env = run.env(self.env_id)
+        for directive in self.directives:
+            for server in self._servers(run, env, directive):
+                await self._call(run, env, server, directive)
+
+    def _servers(self, run: RunContext, env: Deployment, directive: Directive) -> tuple[Card, ...]:
+        if directive.server == EVERY:
+            return env.card.servers
+        server = env.card.server(directive.server)
+        if server is None:
+            names = ", ".join(card.name for card in env.card.servers)
+            self._absent(
+                run, directive, f"the env {env.env.name!r} has no server {directive.server!r}; it has: {names}"
+            )
+            return ()
+        return (server,)
+
+    async def _call(self, run: RunContext, env: Deployment, server: Card, directive: Directive) -> None:
+        method = server.first_method(directive.uri)
+        if method is None:
+            offered = ", ".join(sorted(server.extensions)) or "none"
+            why = f"the server {server.name!r} advertises no extension {directive.uri!r}; it advertises: {offered}"
+            self._absent(run, directive, why)
+            return
+        answer = await env.call_extension(method, directive.args, timeout=self.timeout_seconds)
+        change = {"step_id": self.id, "service": server.name, "uri": directive.uri, "args": directive.args}
+        run.note("server_config_changes", {**change, "result": answer})
+
+    def _absent(self, run: RunContext, directive: Directive, why: str) -> None:
+        if not self.tolerate_unadvertised:
+            raise EpisodeError("setup", why)
+        run.note("server_config_skipped", {"step_id": self.id, "uri": directive.uri, "reason": why})
+
+
+@hookimpl
+def agent_env_task_steps(register: Callable[[str, type[TaskStep]], None]) -> None:
+    """Registers ``apply_server_config``."""
+    register("apply_server_config", ApplyServerConfig)

@@ -1,0 +1,128 @@
+"""What a step type is: a class that reads one object of a task file and runs it.
+
+A plugin adds one by subclassing :class:`TaskStep` (or :class:`ScoringStep`) and registering the class through the hook
+``agent_env_task_steps``, under an entry point named like the type.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from agent_env_core.bundle.references import Reference, StepDeclaration
+from agent_env_core.errors import Phase
+from agent_env_core.plugins import plugins
+from agent_env_core.steps.context import RunContext
+from agent_env_core.verifiers.aggregate import aggregate
+
+
+class TaskStep(BaseModel):
+    """One step of a task. Fields that a class doesn't know are ignored, as the format has it; types aren't coerced.
+
+    Attributes:
+        id: Unique in its task.
+        type: The name of the step type.
+        depends_on: Ids of steps that must have ended before; None means all earlier ones.
+        fail_task_on_error: False makes the step tolerant: when it fails, the run goes on.
+        retry_config: Part of the format; a task that uses it can't be played.
+        metadata: Free notes of the author.
+    """
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    references: ClassVar[tuple[Reference, ...]] = ()
+    """The fields that name entities of the bundle; the reader turns them into ids."""
+    phase: ClassVar[Phase] = "setup"
+    """Where in an episode's life its failures and its time belong."""
+
+    id: str = Field(min_length=1)
+    type: str
+    depends_on: list[str] | None = None
+    fail_task_on_error: bool = True
+    retry_config: dict[str, Any] | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("depends_on", mode="before")
+    @classmethod
+    def _plain_ids(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        return [item.get("task_step_id") if isinstance(item, Mapping) else item for item in value]
+
+    @classmethod
+    def faults(cls, step: Mapping[str, Any]) -> list[str]:
+        """What keeps an object of a task file from being a step of this type: one line each.
+
+        Faults of the fields that all steps have are left to the bundle reader.
+        """
+        try:
+            cls.model_validate(step)
+        except ValidationError as exc:
+            errors = exc.errors(include_url=False, include_context=False)
+            return [_line(error) for error in errors if error["loc"][:1] not in _COMMON]
+        return []
+
+    def refusals(self, played: Collection[str]) -> list[str]:
+        """What keeps this step from running in an episode: one line each, naming the field and its value.
+
+        Args:
+            played: The agents that are played from outside.
+        """
+        return ["retry_config: a step can't be run again in an episode"] if self.retry_config is not None else []
+
+    async def run(self, run: RunContext) -> None:
+        """Does what the step is for. What it raises is the step's failure; plain exceptions are attributed to it."""
+        raise NotImplementedError(f"the step type {self.type!r} has no run()")
+
+    def unsupported(self, **harmless: Any) -> list[str]:
+        """Lines for fields that are set to something that can't be kept: each one given with its harmless value."""
+        return [
+            f"{name}={getattr(self, name)!r} isn't supported yet"
+            for name, value in harmless.items()
+            if getattr(self, name) != value
+        ]
+
+
+_COMMON = frozenset((name,) for name in TaskStep.model_fields)
+
+
+class ScoringStep(TaskStep):
+    """A step that records a score.
+
+    Attributes:
+        verifier_id: The key of its verification.
+        score_aggregator: How its rows become the score.
+    """
+
+    phase: ClassVar[Phase] = "verify"
+
+    verifier_id: str = Field(default_factory=lambda: uuid.uuid4().hex, min_length=1)
+    score_aggregator: Literal["all_pass", "any_pass", "weighted_average"] = "all_pass"
+
+    def score(self, rows: list[dict[str, Any]]) -> float:
+        """The score of checked rows."""
+        return aggregate(self.score_aggregator, rows)
+
+
+def _line(error: Any) -> str:
+    place = ".".join(str(part) for part in error["loc"])
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "missing":
+        return f"{place} is missing"
+    if not place:
+        return message
+    value = repr(error["input"])
+    return f"{place}: {message[:1].lower()}{message[1:]}, not {value[:80]}{'…' if len(value) > 80 else ''}"
+
+
+def declaration(type_name: str) -> StepDeclaration:
+    """What the bundle reader needs to know of a step type.
+
+    Raises:
+        PluginError: There is no such type, or its plugin is broken.
+    """
+    step = plugins().step_type(type_name)
+    return StepDeclaration(type_name, step.references, step.faults)

@@ -1,0 +1,133 @@
+"""What the steps of one run share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from agent_env_core.errors import EpisodeError
+
+if TYPE_CHECKING:
+    from agent_env_core.bundle import Bundle, Env
+    from agent_env_core.envs.deployment import Deployment, DeployOptions
+    from agent_env_core.verifiers.pool import VerifierPool
+
+
+@dataclass
+class PlayedAgent:
+    """An agent whose turns are played from outside.
+
+    Attributes:
+        name: Its name in the task.
+        envs: The envs whose tools it has.
+        role: Its role; None is the default one.
+        system_prompt: The one in force; a prompt step that brings its own replaces it for good.
+    """
+
+    name: str
+    envs: tuple[Deployment, ...] = ()
+    role: str | None = None
+    system_prompt: str | None = None
+
+
+@dataclass(frozen=True)
+class PromptRequest:
+    """A prompt on its way to whoever plays the agent."""
+
+    step_id: str
+    prompt: str
+    system_prompt: str | None
+    agent: PlayedAgent
+
+
+@dataclass(frozen=True)
+class PromptResponse:
+    """A prompt that was answered, or wasn't.
+
+    Attributes:
+        prompt_id: The name verifiers know it by.
+        step_id: The step that sent it.
+        agent_name: Who answered.
+        prompt: What was asked.
+        sent_at: When.
+        response: The reply; None where there is none.
+        replied_at: When it came.
+        error: Why there is no reply, or empty.
+    """
+
+    prompt_id: str
+    step_id: str
+    agent_name: str
+    prompt: str
+    sent_at: datetime
+    response: str | None = None
+    replied_at: datetime | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a scoring step found: its rows as they came, and their score."""
+
+    score: float
+    results: list[dict[str, Any]]
+
+
+@dataclass
+class RunContext:
+    """One run of one task: what was deployed, said and scored so far, and the means to do more.
+
+    Attributes:
+        episode_id: The run.
+        bundle: Where the task's entities are.
+        deploy: Deploys an env: ``await deploy(env, step_id, options)``.
+        play: Has a prompt answered from outside: ``await play(request)`` is the reply.
+        verifiers: Runs verifiers.
+        max_ttl: The longest a sandbox may live here, in seconds; None is without limit.
+        envs: What is deployed, by env id.
+        agents: What plays, by agent name.
+        responses: The prompts so far, in the order of their replies.
+        verifications: By ``verifier_id``.
+        metadata: Notes of steps, for the record: each key holds a list.
+    """
+
+    episode_id: str
+    bundle: Bundle
+    deploy: Callable[[Env, str, DeployOptions], Awaitable[Deployment]]
+    play: Callable[[PromptRequest], Awaitable[str]]
+    verifiers: VerifierPool
+    max_ttl: float | None = None
+    envs: dict[str, Deployment] = field(default_factory=dict)
+    agents: dict[str, PlayedAgent] = field(default_factory=dict)
+    responses: list[PromptResponse] = field(default_factory=list)
+    verifications: dict[str, Verification] = field(default_factory=dict)
+    metadata: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def env(self, env_id: str) -> Deployment:
+        """The deployment of an env.
+
+        Raises:
+            EpisodeError: It isn't deployed.
+        """
+        if env_id not in self.envs:
+            names = ", ".join(sorted(env.env.name for env in self.envs.values())) or "none"
+            reason = f"the env {env_id.rpartition('/')[2]!r} isn't deployed (deployed: {names})"
+            raise EpisodeError("setup", f"{reason}: a deploy_env step for it must come before this one")
+        return self.envs[env_id]
+
+    def agent(self, name: str) -> PlayedAgent:
+        """The agent of that name.
+
+        Raises:
+            EpisodeError: It isn't deployed.
+        """
+        if name not in self.agents:
+            names = ", ".join(sorted(self.agents)) or "none"
+            raise EpisodeError("setup", f"the agent {name!r} isn't deployed (deployed: {names})")
+        return self.agents[name]
+
+    def note(self, key: str, entry: dict[str, Any]) -> None:
+        """Adds to a list of :attr:`metadata`."""
+        self.metadata.setdefault(key, []).append(entry)
