@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -19,22 +20,10 @@ GRIDSIM = ROOT / "bundles" / "gridsim-v1"
 @cache
 def why_no_docker() -> str:
     """Why Docker tests can't run here; empty when an engine answers."""
-    try:
-        import docker
-        from docker.errors import DockerException
-    except ImportError as exc:
-        return f"the docker package isn't installed ({exc}); run `make setup`"
-    try:
-        client = docker.from_env(timeout=10)
-    except DockerException as exc:
-        return f"no Docker engine answers: {' '.join(str(exc).split())}"
-    try:
-        client.ping()
-    except (DockerException, OSError) as exc:
-        return f"no Docker engine answers: {' '.join(str(exc).split())}"
-    finally:
-        client.close()
-    return ""
+    # In a process of its own: the SDK leaves a socket open when nobody answers, which would fail some later test.
+    ask = "from agent_env_docker.prereqs import diagnose; found = diagnose(10); print('' if found.ok else found)"
+    asked = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    return (asked.stdout if asked.returncode == 0 else asked.stderr.splitlines()[-1]).strip()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -60,10 +49,8 @@ def counter_bundle() -> Path:
     return ROOT / "tests" / "bundles" / "counter"
 
 
-def wait_until(true: Callable[[], object], seconds: float = 10.0) -> bool:
+def _wait_until(true: Callable[[], object], seconds: float = 10.0) -> bool:
     """Polls ``true`` until it holds or ``seconds`` have passed; returns whether it held."""
-    import time
-
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:
@@ -82,7 +69,7 @@ def no_processes_left() -> Iterator[None]:
         return [p for p in set(me.children(recursive=True)) - before if p.is_running() and p.status() != "zombie"]
 
     yield
-    if not wait_until(lambda: not left()):
+    if not _wait_until(lambda: not left()):
         pytest.fail(f"processes left behind: {[' '.join(p.cmdline()) for p in left()]}", pytrace=False)
 
 
