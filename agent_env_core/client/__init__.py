@@ -1,13 +1,15 @@
 """The wire client trainers use. Depends on websockets and httpx alone."""
 
 from agent_env_core.client.address import Address, hand_down_token
-from agent_env_core.client.messages import Outcome, Row, ToolAnswer, Turn
+from agent_env_core.client.messages import ForeignTools, Offered, Outcome, Row, ToolAnswer, Turn
 from agent_env_core.client.server import Info, Server, Toolset
 from agent_env_core.client.session import Session
 
 __all__ = [
     "Address",
+    "ForeignTools",
     "Info",
+    "Offered",
     "Outcome",
     "Row",
     "Server",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from agent_env_core.errors import EpisodeError, Phase
+from agent_env_core.errors import AgentEnvError, EpisodeError, Phase
 
 END_TURN = "end_turn"
 PHASES: frozenset[str] = frozenset(get_args(Phase))
@@ -30,6 +30,18 @@ class Row:
     task_id: str | None = None
 
 
+class ForeignTools(AgentEnvError):
+    """A task offers other tools than those the caller was made for."""
+
+
+@dataclass(frozen=True)
+class Offered:
+    """Which tools a turn offers: their names, and a digest that is equal for equal names and schemas."""
+
+    digest: str
+    names: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Turn:
     """An open turn.
@@ -39,14 +51,14 @@ class Turn:
         system_prompt: The system prompt in force, if any.
         number: Which turn of the task it is, from 1.
         of: How many turns the task has.
-        tools: Digest of the tools the turn offers, as the server's toolsets carry it.
+        tools: The tools the turn offers, where the server says so.
     """
 
     prompt: str
     system_prompt: str | None = None
     number: int = 1
     of: int = 1
-    tools: str = ""
+    tools: Offered | None = None
 
     @property
     def last(self) -> bool:
@@ -120,10 +132,14 @@ class Observation:
         """The turn that a reset or an ``end_turn`` opened."""
         place = self.metadata.get("turn") or {}
         words = self.result if isinstance(self.result, Mapping) and "prompt" in self.result else self.metadata
+        tools = place.get("tools")
         return Turn(
-            str(words.get("prompt") or ""), words.get("system_prompt"),
-            int(place.get("number", 1)), int(place.get("of", 1)), str(place.get("tools", "")),
-        )  # fmt: skip
+            prompt=str(words.get("prompt") or ""),
+            system_prompt=words.get("system_prompt"),
+            number=int(place.get("number", 1)),
+            of=int(place.get("of", 1)),
+            tools=Offered(str(tools["digest"]), tuple(tools["names"])) if tools else None,
+        )
 
     def answer(self) -> ToolAnswer:
         """What a call of a tool came to."""

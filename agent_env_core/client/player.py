@@ -19,7 +19,9 @@ from agent_env_core.client.address import PREFIX, Address
 from agent_env_core.client.connection import Connection, redial
 from agent_env_core.client.messages import (
     END_TURN,
+    ForeignTools,
     Observation,
+    Offered,
     Outcome,
     Row,
     ToolAnswer,
@@ -57,8 +59,11 @@ class Episode:
 class Player:
     """The async half of a session. Every method runs on the client's loop."""
 
-    def __init__(self, address: Address, *, tool_seconds: float, reset_seconds: float) -> None:
+    def __init__(
+        self, address: Address, *, tool_seconds: float, reset_seconds: float, tools: Offered | None = None
+    ) -> None:
         self._address = address
+        self._tools = tools
         self._tool_seconds = tool_seconds
         self._reset_seconds = reset_seconds
         self._key = ""
@@ -101,7 +106,14 @@ class Player:
         seen = await self._ask(episode, message, self._reset_seconds, "deploy", missed)
         if seen.done:
             raise EpisodeError("deploy", "the server ended the episode before its first turn")
-        episode.turn = seen.turn()
+        turn = seen.turn()
+        if self._tools and turn.tools and turn.tools.digest != self._tools.digest:
+            raise ForeignTools(
+                f"the task {episode.row.task_id or episode.row} offers the tools {_listed(turn.tools)}, and the model"
+                f" was shown {_listed(self._tools)}: the bundle's toolsets don't keep such tasks apart; a plugin's"
+                " agent_env_toolset_key can"
+            )
+        episode.turn = turn
 
     async def _guard(self, episode: Episode, work: Awaitable[None], phase: Phase) -> None:
         """Runs ``work``; an error of it becomes the episode's."""
@@ -251,6 +263,10 @@ class Player:
             await asyncio.to_thread(_post, self._address, url, {"episode_id": episode.id, "reason": reason})
         except httpx.HTTPError as exc:
             episode.link.drop(EpisodeError("queue", f"an episode couldn't be abandoned: {describe(exc)}"))
+
+
+def _listed(tools: Offered) -> str:
+    return f"{', '.join(tools.names) or 'none'} ({tools.digest[:8]})"
 
 
 def _post(address: Address, url: str, body: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from agent_env_core.client.address import PREFIX, Address
+from agent_env_core.client.messages import Offered
 from agent_env_core.errors import AgentEnvError, EpisodeError, describe
 
 API = 1
@@ -55,6 +56,11 @@ class Toolset:
     name: str
     digest: str
     tools: tuple[Mapping[str, Any], ...] = field(hash=False)
+
+    @property
+    def offered(self) -> Offered:
+        """What a turn of such a task says of its tools."""
+        return Offered(self.digest, tuple(str(tool["name"]) for tool in self.tools))
 
 
 class Server:

@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_env_core.client.address import Address
 from agent_env_core.client.loop import run
-from agent_env_core.client.messages import Outcome, Row, ToolAnswer, Turn
+from agent_env_core.client.messages import Offered, Outcome, Row, ToolAnswer, Turn
 from agent_env_core.client.player import Player
 
 TOOL_SECONDS = 60.0
@@ -25,10 +25,16 @@ class Session:
         address: The server.
         tool_timeout: Seconds that one tool call may take. The server keeps it.
         reset_timeout: Seconds that a reset may take, through the opening of the first turn, and each ``end_turn``.
+        tools: The tools the caller was made for; a task that offers others then ends in ``ForeignTools``.
     """
 
     def __init__(
-        self, address: Address, *, tool_timeout: float = TOOL_SECONDS, reset_timeout: float = RESET_SECONDS
+        self,
+        address: Address,
+        *,
+        tool_timeout: float = TOOL_SECONDS,
+        reset_timeout: float = RESET_SECONDS,
+        tools: Offered | None = None,
     ) -> None:
         for name, value in (("tool_timeout", tool_timeout), ("reset_timeout", reset_timeout)):
             if not 0 < value < float("inf"):
@@ -36,6 +42,7 @@ class Session:
         self._address = address
         self._tool_timeout = tool_timeout
         self._reset_timeout = reset_timeout
+        self._tools = tools
         self._player: Player | None = None
         self._pid = 0
 
@@ -44,9 +51,7 @@ class Session:
         """The player of this process."""
         if self._player is None or self._pid != os.getpid():
             self._pid = os.getpid()
-            self._player = Player(
-                self._address, tool_seconds=self._tool_timeout, reset_seconds=self._reset_timeout
-            )
+            self._player = Player(self._address, tool_seconds=self._tool_timeout, reset_seconds=self._reset_timeout)
         return self._player
 
     def reset(self, split: str, index: int, task_id: str | None = None) -> None:
@@ -84,7 +89,8 @@ class Session:
 
     def conclude(self) -> None:
         """Ends what is open, so that scoring starts, and returns at once."""
-        run(self._mine.conclude())
+        if self._player is not None and self._pid == os.getpid():
+            run(self._player.conclude())
 
     def outcome(self) -> Outcome:
         """The scores; ends what is open with an empty reply, and waits for the verifier.

@@ -1,0 +1,33 @@
+"""How many sessions a server allows, and who decides. Light: a trainer imports it too."""
+
+from __future__ import annotations
+
+import os
+
+VARIABLE = "MAX_CONCURRENT_ENVS"
+
+
+class _Default(int):
+    """A number that still knows it's the default: 8 written by a user is a plain ``int``."""
+
+
+DEFAULT_SESSIONS: int = _Default(8)
+"""What ``max_concurrent_envs=`` is when it isn't given."""
+
+
+def session_limit(given: int = DEFAULT_SESSIONS) -> int:
+    """The number of sessions to allow: what the caller gave, else ``MAX_CONCURRENT_ENVS``, else 8.
+
+    Raises:
+        ValueError: It's no whole number above 0.
+    """
+    source, value = "max_concurrent_envs", str(given)
+    if isinstance(given, _Default) and VARIABLE in os.environ:
+        source, value = VARIABLE, os.environ[VARIABLE]
+    try:
+        limit = int(value)
+    except ValueError:
+        limit = 0
+    if limit < 1 or isinstance(given, bool):
+        raise ValueError(f"{source}={value} must be a whole number of sessions, at least 1")
+    return limit

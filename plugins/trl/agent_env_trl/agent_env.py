@@ -1,0 +1,184 @@
+"""A served bundle, as TRL takes it: a dataset, and the class its environments are of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agent_env_core.adapters import Combiner
+from agent_env_core.client import Address, Info, Server, hand_down_token
+from agent_env_core.play.rewards import resolve_reward
+from agent_env_core.server.limits import DEFAULT_SESSIONS
+from agent_env_trl.dataset import task_dataset
+from agent_env_trl.environment import Environment
+from agent_env_trl.factory import environment_class
+from agent_env_trl.local import Bundle, LocalServer
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+Factory = type[Environment] | dict[str, type[Environment]]
+
+
+class AgentEnv:
+    """Connects a trainer to a served bundle.
+
+    Args:
+        url: The server, e.g. ``http://env-host:8000``.
+        split: The split that :attr:`dataset` holds: ``all``, or the name of an eval.
+        reward: What to make of an episode's scores: None takes the server's reward, a string names a scoring step or
+            a combiner (``"mean"``, ``"weighted:grade=0.8,style=0.2"``), a function gets ``{step id: score}``.
+        tool_timeout: Seconds that one tool call may take; past it the episode ends unscored.
+        reset_timeout: Seconds that a reset may take, through the deploy and the opening of the first turn, and each
+            ``end_turn``.
+        token: The token the server asks for; ``AGENT_ENV_TOKEN`` in the environment does as well.
+
+    Raises:
+        AgentEnvError: Nothing answers at ``url``, or it refuses us.
+        ValueError: The server has no such split, or ``reward`` doesn't fit its tasks.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        split: str = "all",
+        reward: str | Combiner | None = None,
+        tool_timeout: float = 60,
+        reset_timeout: float = 600,
+        token: str | None = None,
+    ) -> None:
+        self._local: LocalServer | None = None
+        self._split = split
+        self._timeouts = {"tool_timeout": tool_timeout, "reset_timeout": reset_timeout}
+        address = Address.of(url, token)
+        self._server = Server(address, deploy_timeout=reset_timeout)
+        self._info = self._server.info()
+        self._check_split(split)
+        self._combine = None if reward is None else resolve_reward(reward, self._info.score_ids)
+        self._datasets: dict[str, Dataset] = {}
+        self._factories: dict[bool, Factory] = {}
+        hand_down_token(address)
+
+    @classmethod
+    def local(
+        cls,
+        bundle: Bundle,
+        *,
+        split: str = "all",
+        reward: str | Combiner | None = None,
+        sandbox: str | None = None,
+        max_concurrent_envs: int = DEFAULT_SESSIONS,
+        tool_timeout: float = 60,
+        reset_timeout: float = 600,
+    ) -> AgentEnv:
+        """Serves a bundle on this machine, for as long as this process lives, and connects to it.
+
+        Args:
+            bundle: The bundle's folder; or several, by split.
+            split: As for the class.
+            reward: As for the class.
+            sandbox: Where envs are deployed: a sandbox provider's name; None is your Docker.
+            max_concurrent_envs: Sessions to allow at once: one for each rollout in flight.
+            tool_timeout: As for the class.
+            reset_timeout: As for the class.
+
+        Raises:
+            BundleError: The bundle can't be used; it lists every problem.
+            AgentEnvError: The server couldn't start; the message says why.
+            ValueError: As for the class.
+        """
+        server = LocalServer(
+            bundle, sandbox=sandbox, max_concurrent_envs=max_concurrent_envs, scores_only=reward is not None
+        )
+        try:
+            env = cls(
+                server.url, split=split, reward=reward, tool_timeout=tool_timeout, reset_timeout=reset_timeout,
+                token=server.token,
+            )  # fmt: skip
+        except BaseException:
+            server.close()
+            raise
+        env._local = server
+        return env
+
+    @property
+    def url(self) -> str:
+        """The server's base URL."""
+        return self._server.address.url
+
+    @property
+    def info(self) -> Info:
+        """What the server said it serves, when this object was made."""
+        return self._info
+
+    @property
+    def dataset(self) -> Dataset:
+        """A row for each task of the split: ``prompt``, ``split``, ``index``, ``task_id``.
+
+        The prompt is yours to change; the other columns say what ``reset`` plays. With several toolsets there's a
+        column ``environment`` too.
+        """
+        return self.dataset_for(self._split)
+
+    def dataset_for(self, split: str) -> Dataset:
+        """The rows of another split, e.g. for ``eval_dataset``.
+
+        Raises:
+            ValueError: The server has no such split; the message lists those it has.
+        """
+        self._check_split(split)
+        if split not in self._datasets:
+            rows = self._server.rows(self._info, split)
+            self._datasets[split] = task_dataset(split, rows, environments=len(self._info.toolsets) > 1)
+        return self._datasets[split]
+
+    def _check_split(self, split: str) -> None:
+        if split not in self._info.splits:
+            known = ", ".join(self._info.splits) or "none"
+            raise ValueError(f"the server at {self.url} has no split {split!r}; it has: {known}")
+
+    @property
+    def factory(self) -> Factory:
+        """What TRL builds environments from: a class; with several toolsets a dict of classes, by toolset.
+
+        The first access has the server deploy one task of each toolset, to read its tools.
+
+        Raises:
+            EpisodeError: An env didn't deploy.
+            AgentEnvError: A tool can't be a method of a class; the message says what to do.
+        """
+        return self._factory(together=False)
+
+    def _factory(self, *, together: bool) -> Factory:
+        """The factory; ``together`` is for a trainer known to ask for rewards once its whole batch is complete."""
+        if together not in self._factories:
+            toolsets = self._server.toolsets()
+            settings: dict[str, Any] = {
+                "url": self.url, "combine": self._combine, "together": together, **self._timeouts,
+            }  # fmt: skip
+            if len(toolsets) == 1:
+                self._factories[together] = environment_class(toolsets[0], name=self._info.name, **settings)
+            else:
+                self._factories[together] = {
+                    toolset.name: environment_class(toolset, name=f"{self._info.name}-{toolset.name}", **settings)
+                    for toolset in toolsets
+                }
+        return self._factories[together]
+
+    def close(self) -> None:
+        """Ends the episodes that this process's environments hold, and stops a server that ``local`` started."""
+        for factory in self._factories.values():
+            for cls in factory.values() if isinstance(factory, dict) else (factory,):
+                for environment in list(cls._instances):
+                    environment._session.close()
+        if self._local is not None:
+            self._local.close()
+
+    def __enter__(self) -> AgentEnv:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"AgentEnv({self.url!r}, split={self._split!r})"

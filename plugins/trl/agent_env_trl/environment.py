@@ -1,0 +1,132 @@
+"""What every environment that TRL builds can do: start an episode, run its tools, read its reward.
+
+TRL offers each public method but ``reset`` and ``get_reward`` to the model as a tool, so nothing else here is public.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+from weakref import WeakSet
+
+from agent_env_core.adapters import Combiner
+from agent_env_core.client import Address, ForeignTools, Offered, Session
+from agent_env_core.errors import AgentEnvError, EpisodeError
+
+logger = logging.getLogger("agent_env.training.trl")
+
+ENDED = "The episode has ended."
+
+
+class ToolFailure(AgentEnvError):
+    """A tool call that failed. TRL shows its text to the model, and counts it."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """All that an environment class is made from: what its pickle holds. No secret, no socket, no lock.
+
+    Attributes:
+        name: The class's name, which TRL names its reward column after.
+        url: The server.
+        offered: Names and digest of the tools.
+        tools: The tools' descriptions and schemas, as JSON.
+        tool_timeout: Seconds for one tool call.
+        reset_timeout: Seconds for a reset, and for each ``end_turn``.
+        combine: The reward from the scores; None takes the server's.
+        together: Whether the first ``get_reward`` of a batch means that every rollout of the process is complete.
+        ident: Tells classes apart: one class for each in a process.
+    """
+
+    name: str
+    url: str
+    offered: Offered
+    tools: str
+    tool_timeout: float
+    reset_timeout: float
+    combine: Combiner | None = field(default=None, compare=False)
+    together: bool = False
+    ident: str = ""
+
+
+class Environment:
+    """One session on the server, which plays one episode after another. TRL makes it once and resets it often.
+
+    Making one costs nothing, and touches no network: TRL makes some only to look at them.
+    """
+
+    _spec: ClassVar[Spec]
+    _instances: ClassVar[WeakSet[Environment]]
+
+    def __init__(self) -> None:
+        spec = self._spec
+        self._session = Session(
+            Address.of(spec.url),
+            tool_timeout=spec.tool_timeout,
+            reset_timeout=spec.reset_timeout,
+            tools=spec.offered,
+        )
+        self._instances.add(self)
+
+    def reset(self, **row: Any) -> None:
+        """Starts the episode of a dataset row, and returns while its env deploys.
+
+        Args:
+            **row: The row's columns; ``split``, ``index`` and ``task_id`` say what to play.
+
+        Raises:
+            CapacityError: The server is at its session limit; the message says which limit to raise.
+            TypeError: The row says not what to play.
+        """
+        if row.get("split") is None or row.get("index") is None:
+            raise TypeError(
+                f"a row says what to play by its columns split, index and task_id, and this one has: {', '.join(row)};"
+                " train on env.dataset, or keep these columns in your own dataset"
+            )
+        self._session.reset(str(row["split"]), int(row["index"]), row.get("task_id"))
+
+    def get_reward(self) -> float | None:
+        """The reward of the episode; None, with the reason logged, when it ended without a score.
+
+        A turn the model left open is ended first, with an empty reply.
+
+        Raises:
+            ForeignTools: The task offered other tools than the model was shown, so training must stop.
+        """
+        spec = self._spec
+        if spec.together:
+            for other in list(self._instances):
+                other._session.conclude()
+        try:
+            outcome = self._session.outcome()
+            reward = outcome.reward if spec.combine is None else spec.combine(outcome.scores)
+            if reward is None and outcome.problem and spec.combine is None:
+                raise EpisodeError("reward", outcome.problem)
+        except ForeignTools:
+            raise
+        except AgentEnvError as exc:
+            logger.warning("rollout left unscored: %s", exc.reason if isinstance(exc, EpisodeError) else exc)
+            return None
+        return reward
+
+    def _call_tool(self, name: str, arguments: dict[str, Any]) -> str:
+        try:
+            answer = self._session.call(name, arguments)
+        except EpisodeError as exc:
+            raise ToolFailure(exc.reason) from None
+        if answer.is_error:
+            raise ToolFailure(answer.text)
+        return answer.text
+
+    def _end_turn(self, response: str | None) -> str:
+        try:
+            before = self._session.turn()
+            after = self._session.end_turn(response)
+        except EpisodeError as exc:
+            raise ToolFailure(exc.reason) from None
+        if after is None:
+            return ENDED
+        if after.system_prompt and after.system_prompt != before.system_prompt:
+            return f"{after.system_prompt}\n\n{after.prompt}"
+        return after.prompt
