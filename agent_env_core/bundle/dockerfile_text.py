@@ -246,6 +246,8 @@ class Substitution:
             return value or "", at + 1
         colon = text[at : at + 1] == ":"
         operator = text[at + colon : at + colon + 1]
+        if not operator:
+            raise DockerfileFault("has a ${ without its }")
         if operator not in ("-", "+", "?"):
             raise DockerfileFault(f"has ${{{name}{text[at : at + 2]}…}}, a form that isn't known here")
         word, at = self._until(text, at + colon + 1, "}")

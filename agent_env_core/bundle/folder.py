@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from agent_env_core.bundle.config import MAX_BYTES, Problems
 from agent_env_core.bundle.names import fold, is_leaving, is_text, show
@@ -18,21 +19,26 @@ _LOOP = ("is a link to a folder that holds it, so it never ends", "remove it")
 
 @dataclass(frozen=True)
 class Entry:
-    """A file or folder inside the bundle.
+    """Something in the bundle's folder.
 
     Attributes:
         name: Its name as the disk has it.
         rel: Its path from the bundle's root, POSIX, following the names and not the links.
         path: Its absolute path.
-        is_dir: Whether it is a folder, or a link to one inside the bundle.
-        is_link: Whether it is a link.
+        sort: What it is. A ``link`` has not been followed; a ``dir`` or ``file`` may be one that was.
+        through_link: Whether it is a link that was followed.
     """
 
     name: str
     rel: str
     path: str
-    is_dir: bool
-    is_link: bool = False
+    sort: Literal["dir", "file", "link", "other"]
+    through_link: bool = False
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether it is a folder."""
+        return self.sort == "dir"
 
 
 class Folder:
@@ -49,70 +55,66 @@ class Folder:
         self._root = str(root)
         self._prefix = self._root.rstrip(os.sep) + os.sep
 
-    def entries(self, rel: str, path: str, *, check: bool = True) -> list[Entry]:
-        """The files and folders directly in a folder, by name; leavings of operating systems are left out.
+    def scan(self, rel: str, path: str) -> list[Entry]:
+        """What is directly in a folder, by name, with links as they are and without what operating systems leave.
 
         Args:
             rel: The folder's path from the root; empty for the root itself.
             path: Its absolute path.
-            check: Whether links that lead nowhere or outside, sockets and the like are problems. With False they are
-                listed as files, for a caller that only takes their names.
         """
         found = []
         try:
-            with os.scandir(path) as scan:
-                for item in scan:
-                    if not is_leaving(item.name) and (entry := self._entry(item, rel, check)):
-                        found.append(entry)
+            with os.scandir(path) as items:
+                for item in items:
+                    if not is_leaving(item.name):
+                        found.append(
+                            Entry(item.name, f"{rel}/{item.name}" if rel else item.name, item.path, _sort(item))
+                        )
         except OSError as exc:
             self.problems.add(show(rel) or ".", f"can't be listed: {exc.strerror or exc}")
         found.sort(key=lambda entry: entry.name)
         return found
 
-    def _entry(self, item: os.DirEntry[str], rel: str, check: bool) -> Entry | None:
-        where = f"{rel}/{item.name}" if rel else item.name
-        if not is_text(item.name):
-            if check:
-                self.problems.add(show(where), "has a name that isn't UTF-8", "rename it")
-            return None
-        if item.is_symlink():
-            return self._link(item, where, check)
-        if item.is_dir(follow_symlinks=False):
-            return Entry(item.name, where, item.path, is_dir=True)
-        if item.is_file(follow_symlinks=False) or not check:
-            return Entry(item.name, where, item.path, is_dir=False)
-        self.problems.add(show(where), "is neither a file nor a folder", "remove it")
+    def entries(self, rel: str, path: str) -> list[Entry]:
+        """The files and folders directly in a folder, by name; see :meth:`settle` for links and oddities."""
+        return [settled for entry in self.scan(rel, path) if (settled := self.settle(entry))]
+
+    def settle(self, entry: Entry) -> Entry | None:
+        """The file or folder that an entry stands for; None with a problem noted where it stands for neither.
+
+        Links are followed while they stay inside the bundle. A name that is not UTF-8, a broken link, one that leaves
+        the bundle or leads to a folder that holds it, a socket and the like are problems.
+        """
+        place = show(entry.rel)
+        if not is_text(entry.name):
+            self.problems.add(place, "has a name that isn't UTF-8", "rename it")
+        elif entry.sort == "link":
+            return self._follow(entry, place)
+        elif entry.sort == "other":
+            self.problems.add(place, "is neither a file nor a folder", "remove it")
+        else:
+            return entry
         return None
 
-    def _link(self, item: os.DirEntry[str], where: str, check: bool) -> Entry | None:
-        """What a symlink stands for, if that is a file or folder inside the bundle."""
-        target, fault = self.inside(item.path)
-        if fault:
-            if not check:
-                return Entry(item.name, where, item.path, is_dir=False, is_link=True)
-            self.problems.add(show(where), fault, "put a copy of what it should name in its place")
-            return None
-        mode = os.stat(target).st_mode
-        if stat.S_ISDIR(mode):
-            holder = os.path.realpath(os.path.dirname(item.path))
-            if (holder + os.sep).startswith(target.rstrip(os.sep) + os.sep):
-                self.problems.add(show(where), *_LOOP)
-                return None
-            return Entry(item.name, where, item.path, is_dir=True, is_link=True)
-        if stat.S_ISREG(mode) or not check:
-            return Entry(item.name, where, item.path, is_dir=False, is_link=True)
-        self.problems.add(show(where), "is a link to something that is neither a file nor a folder", "remove it")
-        return None
-
-    def inside(self, path: str) -> tuple[str, str]:
-        """Follows links to the end: the place they lead to, and why that won't do (or an empty text)."""
+    def _follow(self, entry: Entry, place: str) -> Entry | None:
+        fix = "put a copy of what it should name in its place"
         try:
-            target = os.path.realpath(path, strict=True)
+            target = os.path.realpath(entry.path, strict=True)
+            mode = os.stat(target).st_mode
         except (OSError, ValueError, RecursionError):
-            return "", "is a link that leads nowhere"
+            self.problems.add(place, "is a link that leads nowhere", fix)
+            return None
         if target != self._root and not target.startswith(self._prefix):
-            return "", "is a link that leaves the bundle"
-        return target, ""
+            self.problems.add(place, "is a link that leaves the bundle", fix)
+        elif stat.S_ISREG(mode):
+            return replace(entry, sort="file", through_link=True)
+        elif not stat.S_ISDIR(mode):
+            self.problems.add(place, "is a link to something that is neither a file nor a folder", "remove it")
+        elif f"{os.path.realpath(os.path.dirname(entry.path))}{os.sep}".startswith(target.rstrip(os.sep) + os.sep):
+            self.problems.add(place, *_LOOP)
+        else:
+            return replace(entry, sort="dir", through_link=True)
+        return None
 
     def content(self, top: Entry) -> list[Entry]:
         """Every file below a folder, in order of paths; links to folders inside the bundle are followed."""
@@ -135,7 +137,7 @@ class Folder:
                 yield entry
                 if not entry.is_dir:
                     continue
-                real = os.path.realpath(entry.path) if entry.is_link else os.path.join(holders[-1], entry.name)
+                real = os.path.realpath(entry.path) if entry.through_link else os.path.join(holders[-1], entry.name)
                 if real in holders:
                     self.problems.add(show(entry.rel), *_LOOP)
                 else:
@@ -195,3 +197,11 @@ class Folder:
             if other is not entry:
                 message = f"and {show(other.name)} are one name where case doesn't count"
                 self.problems.add(show(entry.rel), message, "rename one of them")
+
+
+def _sort(item: os.DirEntry[str]) -> Literal["dir", "file", "link", "other"]:
+    if item.is_symlink():
+        return "link"
+    if item.is_dir(follow_symlinks=False):
+        return "dir"
+    return "file" if item.is_file(follow_symlinks=False) else "other"

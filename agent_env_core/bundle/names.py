@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import unicodedata
 from collections.abc import Iterable
 
@@ -37,9 +38,9 @@ def show(text: str) -> str:
 
 
 def quote(value: object, limit: int = 80) -> str:
-    """A value in quotes for a message, printable and cut to ``limit`` characters."""
+    """A value for a message, printable and cut to ``limit`` characters: texts in quotes, the rest as JSON has it."""
     try:
-        text = repr(value)
+        text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     except (RecursionError, ValueError):  # nested too deeply, or a whole number with too many digits
         text = f"<{type(value).__name__}>"
     text = show(text)

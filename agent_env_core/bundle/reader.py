@@ -41,9 +41,10 @@ def load_bundle(path: str | os.PathLike[str], step_types: StepTypes) -> Bundle:
     Raises:
         BundleError: The folder is no bundle, or something in it is wrong; holds every problem found.
     """
-    root, fault = _root(path)
+    given = os.fspath(path)
+    root, fault = _root(given)
     if root is None:
-        raise BundleError(f"bundle {show(os.fspath(path))}", [Problem(".", *fault)])
+        raise BundleError(f"bundle {show(given)}", [Problem(".", *fault)])
     problems = Problems()
     bundle = _BundleReader(root, problems, step_types).read()
     if problems.found or bundle is None:
@@ -51,15 +52,14 @@ def load_bundle(path: str | os.PathLike[str], step_types: StepTypes) -> Bundle:
     return bundle
 
 
-def _root(path: str | os.PathLike[str]) -> tuple[Path | None, tuple[str, str]]:
+def _root(given: str) -> tuple[Path | None, tuple[str, str]]:
     """The folder without symlinks, or why there is none."""
-    given = os.fspath(path)
     try:
         root = Path(os.path.realpath(given, strict=True))
         if not root.is_dir():
             return None, ("is no folder", "name the bundle's folder")
     except FileNotFoundError:
-        return None, ("there is no such folder", f"it was looked for in {show(os.getcwd())}")
+        return None, ("there is no such folder", "name the bundle's folder")
     except (OSError, ValueError, RecursionError) as exc:
         return None, (f"can't be opened: {getattr(exc, 'strerror', None) or exc}", "")
     return root, ("", "")
@@ -129,10 +129,10 @@ class _BundleReader:
     def _kinds(self) -> tuple[dict[str, Entry], dict[str, Entry]]:
         """The kind folders, and the other entries of the root that mean something."""
         names = [*KINDS, ALIASES, RESERVED, README]
-        listed_entries = [e for e in self.folder.entries("", str(self.root), check=False) if not e.name.startswith(".")]
+        present = [entry for entry in self.folder.scan("", str(self.root)) if not entry.name.startswith(".")]
         kinds: dict[str, Entry] = {}
         others: dict[str, Entry] = {}
-        for entry in listed_entries:
+        for entry in present:
             want = next((name for name in names if name.casefold() == entry.name.casefold()), "")
             if not want:
                 self.ignored.append(entry.rel)
@@ -142,14 +142,14 @@ class _BundleReader:
             elif want == RESERVED:
                 message = f"is reserved: a bundle's settings are its folders, and {RESERVED} has no meaning"
                 self.problems.add(show(entry.rel), message, "remove it")
-            elif spelled := self._spelled(entry, want, listed_entries):
+            elif spelled := self._spelled(entry, want, present):
                 (kinds if want in KINDS else others)[want] = spelled
         return kinds, others
 
     def _spelled(self, entry: Entry, want: str, beside: list[Entry]) -> Entry | None:
         """An entry under its right name; None with a problem noted where it is of the wrong sort."""
-        if entry.is_link and not entry.is_dir and (fault := self.folder.inside(entry.path)[1]):
-            self.problems.add(show(entry.rel), fault, "put a copy of what it should name in its place")
+        settled = self.folder.settle(entry)
+        if settled is None:
             return None
         if entry.name != want and any(other.name == want for other in beside):
             message = f"stands beside {want}, which differs only by case"
@@ -157,16 +157,17 @@ class _BundleReader:
             return None
         if entry.name != want:
             self.problems.add(show(entry.rel), f"is spelled in another case than {want}", f"rename it to {want}")
-        if entry.is_dir == (want in KINDS):
-            return entry
+        if settled.is_dir == (want in KINDS):
+            return settled
         self.problems.add(show(entry.rel), "must be a folder" if want in KINDS else "must be a file")
         return None
 
     def _description(self, readme: Entry | None) -> str:
         """The first line of text in the README: no heading marks, no badges, pictures or markup."""
-        if readme is None or readme.is_dir or (readme.is_link and self.folder.inside(readme.path)[1]):
+        settled = self.folder.settle(readme) if readme else None
+        if settled is None or settled.is_dir:
             return ""
-        data = self.folder.read(readme, skip_large=True) or b""
+        data = self.folder.read(settled, skip_large=True) or b""
         lines = data.decode("utf-8-sig", errors="replace").splitlines()
         if lines and lines[0].rstrip() == "---":
             end = next((at for at, line in enumerate(lines[1:], start=1) if line.rstrip() == "---"), 0)
@@ -195,18 +196,19 @@ class _BundleReader:
         for held in (*holdings["artifacts"], *holdings["skills"]):
             if "__" in held.name:
                 self.problems.add(held.place, "has '__' in its name, which derived ids use", "rename it")
-        self._unique({"env": holdings["envs"], "agent": holdings["agents"]})
-        self._unique({"artifact": [*holdings["artifacts"], *holdings["skills"]]})
+        self._unique(holdings["envs"])
+        self._unique(holdings["agents"])
+        self._unique([*holdings["artifacts"], *holdings["skills"]])
         return holdings
 
-    def _unique(self, stores: Mapping[str, Iterable[Holding]]) -> None:
-        for store, held in stores.items():
-            first: dict[str, Holding] = {}
-            for one in held:
-                other = first.setdefault(one.id, one)
-                if other is not one:
-                    message = f"has the id {one.id} of {other.place}, and {store}s share one store"
-                    self.problems.add(one.place, message, "rename one of them")
+    def _unique(self, store: list[Holding]) -> None:
+        """Notes folders of one store that share a name or an id; artifacts and skills have one store together."""
+        first: dict[str, Holding] = {}
+        for held in store:
+            others = [first.setdefault(key, held) for key in (held.name, held.id)]
+            if other := next((other for other in others if other is not held), None):
+                what = "name" if other.name == held.name else "id"
+                self.problems.add(held.place, f"has the {what} of {other.place}", f"give one of them another {what}")
 
     def _entries(self, kind: Entry | None) -> list[Entry]:
         if kind is None:
@@ -283,4 +285,4 @@ class _BundleReader:
 
 
 def _by_id(entities: Iterable[E | None]) -> dict[str, E]:
-    return dict(sorted((entity.id, entity) for entity in entities if entity))
+    return {entity.id: entity for entity in sorted((e for e in entities if e), key=lambda e: e.id)}

@@ -102,8 +102,10 @@ class Names:
     def __post_init__(self) -> None:
         self._exact, self._folded, self._lost = {}, {}, {}
         for kind, targets in self.targets.items():
-            exact = {target.name: target for target in targets}
-            exact.update((target.id, target) for target in targets)
+            exact: dict[str, Target] = {}
+            for target in targets:  # the first one keeps a name that two have, which is noted elsewhere
+                exact.setdefault(target.name, target)
+                exact.setdefault(target.id, target)
             self._exact[kind] = exact
             self._folded[kind] = {fold(key): target for key, target in exact.items()}
         for path in self.ignored:
@@ -116,8 +118,8 @@ class Names:
         return self._exact.get(kind, {}).get(nfc(value))
 
     def any_named(self, value: str) -> str:
-        """The kind of the first entity of that name, or an empty text."""
-        return next((kind for kind in self._exact if value in self._exact[kind]), "")
+        """The kind of the first entity of that name, or an empty text; an id is no name."""
+        return next((kind for kind, exact in self._exact.items() if value in exact and exact[value].id != value), "")
 
     def resolve(self, kind: str, value: str, place: str, problems: Problems, label: str) -> Target | None:
         """Finds what a reference names, or notes why it can't; None with no problem noted means a store id.
@@ -150,8 +152,8 @@ class Names:
             return f"{an(kind)} {said} isn't here, but {right!r} is", f"write {right!r}"
         for folder in ("", *FOLDERS.get(kind, ())):
             if lost := self._lost.get(f"{folder}/{fold(value)}"):
-                home = FOLDERS.get(kind, ("",))[0]
-                fix = f"move it into a folder of its own under {home}/" if kind != "task" else f"move it to {home}/"
+                home = FOLDERS[kind][0]
+                fix = f"{an(kind)} is a " + (f"file {home}/<name>.json" if kind == "task" else f"folder {home}/<name>/")
                 return f"{said} names {lost}, which is no part of the bundle", fix
         if kind in FROM_STORE or kind not in self._exact:
             return "", ""

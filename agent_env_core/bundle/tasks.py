@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from agent_env_core.bundle.config import ConfigFault, Problems, parse_json
 from agent_env_core.bundle.names import quote, show
-from agent_env_core.bundle.references import Names, Reference, StepDeclaration
+from agent_env_core.bundle.references import Names, Reference, StepDeclaration, an
 from agent_env_core.errors import PluginError, describe
 
 StepTypes = Callable[[str], StepDeclaration | None]
@@ -143,7 +144,8 @@ class _TaskFile:
         if given is None:
             return
         if not isinstance(given, list):
-            self._add(at, f"depends_on must be a list of step ids, not {quote(given)}", f"write [{quote(given)}]")
+            fix = f"write [{json.dumps(given)}]" if isinstance(given, str) else ""
+            self._add(at, f"depends_on must be a list of step ids, not {quote(given)}", fix)
             return
         needs = self.needs[at] = set()
         for item in given:
@@ -256,7 +258,8 @@ class _TaskFile:
             if key in ("id", "type") or not isinstance(value, str):
                 continue
             if kind := self.reader.names.any_named(value):
-                message = f"{key}: {quote(value)} names {kind} of this bundle"
+                # It may well be meant as a reference, and nobody says so: left as it is it would name nothing.
+                message = f"{key}: {quote(value)} names {an(kind)} of this bundle"
                 fix = f"the step type {step['type']!r} declares no references, so write the full id"
                 self._add(at, message, fix)
 
