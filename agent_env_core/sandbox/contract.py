@@ -101,7 +101,7 @@ class ExecResult:
 
 @dataclass(frozen=True)
 class SandboxInfo:
-    """A live sandbox as ``list`` reports it, with all its labels."""
+    """A sandbox as ``list`` reports it, with all its labels."""
 
     id: str
     labels: Mapping[str, str]
@@ -233,7 +233,8 @@ class SandboxProvider(Protocol):
         """The sandboxes that carry all of ``labels``, with all their labels as they are now.
 
         Leftovers count: a sandbox whose main process has ended stays in the list until :meth:`kill` has removed what
-        is left of it, since what isn't listed is never cleaned up. The lease's end is reported as ``extend`` last set it.
+        is left of it, since what isn't listed is never cleaned up. The label of the lease's end is as ``extend`` last
+        set it.
         """
 
     async def kill(self, id: str) -> bool:

@@ -235,7 +235,6 @@ def _with_provider(hello: Mapping[str, Any], work: Callable[[SandboxProvider], A
 
 def _end_expired(hello: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Ends what outlived its lease; False where the provider does that by itself."""
-
     needed = True
 
     async def work(provider: SandboxProvider) -> Reaped:

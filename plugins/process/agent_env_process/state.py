@@ -1,0 +1,156 @@
+"""What the processes of this machine know about each other's sandboxes: one small file for each.
+
+A sandbox's file is written before anything else of it exists and removed after everything else is gone. So what a
+killed process leaves is always found by ``list``, and removing the file is the one moment at which a sandbox ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from agent_env_core.errors import ConfigError, Unavailable
+from agent_env_core.sandbox.machine import host_id
+from agent_env_process.files import remove_tree
+from agent_env_process.procs import Known
+
+
+@dataclass(frozen=True)
+class Record:
+    """A sandbox, as any process of this machine can take it up.
+
+    Attributes:
+        id: Its id.
+        labels: Its labels, the lease's end as last set.
+        image: The prepared image.
+        env: The environment of its processes. May hold secrets, so the file is readable by its owner only.
+        workdir: Working folder on this machine.
+        ports: The sandbox's ports to this machine's.
+        has_main: Whether it has a main process.
+        main: That process, once it was started.
+    """
+
+    id: str
+    labels: Mapping[str, str]
+    image: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "/"
+    ports: Mapping[int, int] = field(default_factory=dict)
+    has_main: bool = False
+    main: Known | None = None
+
+
+class State:
+    """The files of this machine's sandboxes.
+
+    Args:
+        folder: Where; every machine has its own folder in it, since home folders are shared on many clusters.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / host_id()
+        self._leases = self.folder / "leases"
+        self._boxes = self.folder / "boxes"
+
+    def box(self, sandbox_id: str) -> Path:
+        """The private folder of a sandbox."""
+        return self._boxes / sandbox_id
+
+    def root(self, sandbox_id: str) -> Path:
+        """What stands for ``/`` in it."""
+        return self.box(sandbox_id) / "root"
+
+    def log(self, sandbox_id: str) -> Path:
+        """The output of its main process."""
+        return self.box(sandbox_id) / "main.log"
+
+    def save(self, record: Record) -> None:
+        """Writes a sandbox's file, in one step for its readers.
+
+        Raises:
+            ConfigError: The state folder can't be written.
+        """
+        data = asdict(record)
+        try:
+            self._leases.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor, name = tempfile.mkstemp(dir=self._leases, prefix=".")  # readable by its owner only
+            with open(descriptor, "w", encoding="utf-8") as file:
+                json.dump(data, file)
+            os.replace(name, self._path(record.id))
+        except OSError as exc:
+            raise ConfigError(
+                f"process: can't write to {self.folder} ({exc.strerror}); set XDG_STATE_HOME to a local folder"
+            ) from exc
+
+    def load(self, sandbox_id: str) -> Record | None:
+        """Reads a sandbox's file; None where there is none."""
+        if not _is_id(sandbox_id):
+            return None
+        try:
+            data: dict[str, Any] = json.loads(self._path(sandbox_id).read_text(encoding="utf-8"))
+            main = data.pop("main")
+            ports = {int(port): number for port, number in data.pop("ports").items()}
+            return Record(**data, ports=ports, main=Known(**main) if main else None)
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def update(self, sandbox_id: str, **changes: Any) -> Record | None:
+        """Changes a sandbox's file; None where there is none any more."""
+        with self._locked():
+            record = self.load(sandbox_id)
+            if record is None:
+                return None
+            record = replace(record, **changes)
+            self.save(record)
+        return record
+
+    def records(self) -> Iterator[Record]:
+        """All sandboxes of this machine that still hold anything."""
+        try:
+            names = sorted(os.listdir(self._leases))
+        except FileNotFoundError:
+            return
+        for name in names:
+            record = self.load(name.removesuffix(".json")) if name.endswith(".json") else None
+            if record is not None:
+                yield record
+
+    def remove(self, sandbox_id: str) -> bool:
+        """Removes the folder, then the file. Of several callers at once exactly one is told True.
+
+        Raises:
+            Unavailable: Something in the folder can't be removed.
+        """
+        if not _is_id(sandbox_id):
+            return False
+        if not remove_tree(self.box(sandbox_id)):
+            raise Unavailable(f"process: {self.box(sandbox_id)} can't be removed; remove it by hand")
+        try:
+            with self._locked():
+                self._path(sandbox_id).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keeps a change of a file apart from its removal, so that no change brings a removed file back."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(self.folder / "lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _path(self, sandbox_id: str) -> Path:
+        return self._leases / f"{sandbox_id}.json"
+
+
+def _is_id(text: str) -> bool:
+    """Whether ``text`` may be an id: what comes from outside must not name a file elsewhere."""
+    return text.isascii() and text.replace("-", "").isalnum()
