@@ -1,0 +1,71 @@
+"""The documentation keeps up with the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import pytest
+
+from agent_env_core.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OURS = ("agent_env", "agent_env_core")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_examples_parse_and_their_imports_of_ours_are_there(page: Path) -> None:
+    for block in blocks(page, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in OURS:
+                assert find_spec(node.module) is not None, node.module
+                module = __import__(node.module, fromlist=[alias.name for alias in node.names])
+                assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+
+
+@pytest.mark.parametrize("name", sorted(main.commands))
+def test_every_command_is_documented_with_its_options(name: str) -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    command = main.commands[name]
+    assert f"## `agent-env {name}" in page
+    section = page.partition(f"## `agent-env {name}")[2].partition("\n## ")[0]
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert f"`{parameter.opts[0]}" in section, parameter.opts[0]
+    for subcommand in getattr(command, "commands", {}):
+        assert f"`agent-env {name} {subcommand}`" in section
+
+
+def test_every_environment_variable_is_documented() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    sources = (ROOT / "agent_env_core").rglob("*.py")  # plugins document theirs in their READMEs
+    used = {name for path in sources for name in re.findall(r'"(AGENT_ENV_[A-Z_]+)"', path.read_text(encoding="utf-8"))}
+    assert used
+    assert {name for name in used if f"`{name}`" not in page} == set()
+
+
+def test_modules_stay_small() -> None:
+    sources = [*(ROOT / "agent_env_core").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
+    long = {str(path.relative_to(ROOT)): n for path in sources if (n := len(path.read_text().splitlines())) > 400}
+    assert long == {}
+
+
+def test_nobody_picks_a_free_port_to_bind_it_later() -> None:
+    """A port that was bound and closed again may be somebody else's by the time it is used."""
+    sources = [
+        p for folder in ("agent_env_core", "plugins", "tests", "examples") for p in (ROOT / folder).rglob("*.py")
+    ]
+    for path in sources:
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.unparse(function)
+                picks = re.search(r"\.bind\(\(.*, 0\)\)", text) and "getsockname" in text
+                assert not (picks and ".listen" not in text), f"{path}: {function.name}"
