@@ -123,7 +123,7 @@ class Folder:
             if count >= MAX_ENTRIES:
                 fix = "move out of the bundle what isn't needed, and mind links to folders: they multiply content"
                 self.problems.add(show(top.rel), f"holds more than {MAX_ENTRIES:,} files and folders", fix)
-                return []
+                break
             if not entry.is_dir:
                 files.append(entry)
         files.sort(key=lambda entry: entry.rel)

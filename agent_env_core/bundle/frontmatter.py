@@ -75,7 +75,7 @@ def _value(key: str, first: str, more: list[str]) -> str:
 def _block(lines: list[str], *, folded: bool) -> str:
     indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
     text = "\n".join(line[indent:].rstrip() for line in lines).strip("\n")
-    return re.sub(r"(?<!\n)\n(?!\n)", " ", text) if folded else text
+    return re.sub(r"\n(\n*)", lambda gap: gap.group(1) or " ", text) if folded else text
 
 
 def _quoted(key: str, text: str) -> str:

@@ -31,8 +31,14 @@ def test_a_home_reached_by_a_link_counts_as_home(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "entity_id", ["@local/a", "@local/~/A 1/._-~@()+,&", "@local/\u6e2f/\u0645\u0631\u0641\u0623/\u0939\u093f\u0928\u094d\u0926\u0940"]
-)  # fmt: skip
+    "entity_id",
+    [
+        "@local/a",
+        "@local/~/A 1/._-~@()+,&",
+        "@local/\u6e2f/\u0645\u0631\u0641\u0623",
+        "@local/\u0939\u093f\u0928\u094d\u0926\u0940",
+    ],
+)
 def test_ids_that_will_do(entity_id):
     assert id_fault(entity_id) == ""
 

@@ -110,14 +110,22 @@ def test_a_path_that_no_id_can_hold(tmp_path):
         ({"tasks/x.JSON": "[]"}, "tasks/x.JSON", "must end in .json"),
         ({"evals/x.Toml": 'tasks = ["monday"]'}, "evals/x.Toml", "must end in .toml"),
         ({"tasks/Monday.json": "[]"}, "tasks/monday.json", "one name where case doesn't count"),
-        ({"tasks/stra\N{LATIN SMALL LETTER SHARP S}e.json": "[]", "tasks/STRASSE.json": "[]"}, "tasks/stra", "one name"),
+        (
+            {"tasks/stra\N{LATIN SMALL LETTER SHARP S}e.json": "[]", "tasks/STRASSE.json": "[]"},
+            "tasks/stra",
+            "one name",
+        ),
         ({"tasks/caf\u00e9.json": "[]", "tasks/cafe\u0301.json": "[]"}, "tasks/caf", "one name"),
         ({"tasks/a#.json": "[]"}, "tasks/a#.json", "has a name that can't be part of an id: it has characters"),
         ({"tasks/a .json": "[]"}, "tasks/a .json", "begins or ends with a space"),
         ({"artifacts/a__b/x": ""}, "artifacts/a__b", "'__' in its name"),
-        ({"skills/quay-verifier/SKILL.md": "---\nname: quay-verifier\ndescription: x\n---"}, "skills/", "has the name of"),
+        (
+            {"skills/quay-verifier/SKILL.md": "---\nname: quay-verifier\ndescription: x\n---"},
+            "skills/",
+            "has the name of",
+        ),
     ],
-)  # fmt: skip
+)
 def test_one_mistake_is_one_problem(quay, files, place, message):
     quay.fill(files)
     (problem,) = quay.problems()
@@ -129,12 +137,15 @@ def test_one_mistake_is_one_problem(quay, files, place, message):
     ("files", "ignored"),
     [
         ({"notes.txt": ""}, ("notes.txt",)),
-        ({"tasks/notes.md": "", "evals/x.json": "", "envs/README.md": ""}, ("envs/README.md", "tasks/notes.md", "evals/x.json")),
+        (
+            {"tasks/notes.md": "", "evals/x.json": "", "envs/README.md": ""},
+            ("envs/README.md", "tasks/notes.md", "evals/x.json"),
+        ),
         ({".hidden": "", "tasks/.monday.json.swp": "", "envs/.cache/x": "", "evals/.ipynb_checkpoints/x": ""}, ()),
         ({"Thumbs.db": "", "tasks/.DS_Store": "", "envs/quay/desktop.ini": "", "tasks/__pycache__/x": ""}, ()),
         ({"readme.md": "x"}, ()),
     ],
-)  # fmt: skip
+)
 def test_what_is_ignored(quay, files, ignored):
     assert quay.fill(files).load().ignored == ignored
 

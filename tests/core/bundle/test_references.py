@@ -74,22 +74,38 @@ def test_a_reference_becomes_an_id(quay, steps, at, want):
 @pytest.mark.parametrize(
     ("steps", "message", "fix"),
     [
-        ([{**ENV, "env_id": "portsim"}], "env_id: env 'portsim' is not in this bundle", "add it under envs/, which has: quay"),
+        (
+            [{**ENV, "env_id": "portsim"}],
+            "env_id: env 'portsim' is not in this bundle",
+            "add it under envs/, which has: quay",
+        ),
         ([{**ENV, "env_id": "quai"}], "env_id: env 'quai' is not in this bundle", "did you mean 'quay'?"),
         ([{**ENV, "env_id": ""}], "env_id: env '' is not in this bundle", "envs/"),
         ([{**ENV, "env_id": "QUAY"}], "env 'QUAY' isn't here, but 'quay' is", "write 'quay'"),
         ([{**ENV, "env_id": "quay-verifier"}], "env 'quay-verifier' is not in this bundle", "envs/"),
         ([{**ENV, "env_version": 2}], "env_version pins a version of 'quay', which belongs to this bundle", "leave"),
         ([step("deploy_agent", a2a_agent_id="Planner")], "an agent 'Planner' isn't here, but 'planner' is", "write"),
-        ([step("deploy_agent", a2a_agent_id="loose")], "'loose' names agents/loose.py, which is no part", "agents/<name>/"),
+        (
+            [step("deploy_agent", a2a_agent_id="loose")],
+            "'loose' names agents/loose.py, which is no part",
+            "agents/<name>/",
+        ),
         ([step("deploy_agent", env_ids=["quay", "x"])], "env_ids: env 'x' is not in this bundle", "envs/"),
         ([load(artifact_id="verify.py")], "'verify.py' names artifacts/verify.py", "a folder artifacts/<name>/"),
         ([load(artifact_id="verify")], "'verify' names artifacts/verify.py", "a folder artifacts/<name>/"),
         ([load(artifact_id="Notes")], "'Notes' names notes.txt", ""),
-        ([load(artifact_id="quay-verifier", artifact_version=1)], "artifact_version pins", "leave artifact_version out"),
+        (
+            [load(artifact_id="quay-verifier", artifact_version=1)],
+            "artifact_version pins",
+            "leave artifact_version out",
+        ),
         ([load(artifacts=[{"id": "tree", "version": 1}])], "version pins", "leave version out"),
         ([load(artifact_id="stored", artifact_version=0)], "artifact_version must be a whole number of 1 or more", ""),
-        ([step("env_outcome_verifier", file_artifact_id="tree")], "'tree' is of type file_artifact_universe, and file", ""),
+        (
+            [step("env_outcome_verifier", file_artifact_id="tree")],
+            "'tree' is of type file_artifact_universe, and file",
+            "",
+        ),
         ([step("env_outcome_verifier", file_artifact_id="berthing")], "'berthing' is of type skill, and file", ""),
         ([step("add_skills", skill_ids=["tree"])], "skill 'tree' is not in this bundle", "skills/"),
         ([ENV, SNAP, load(artifact_id="after", depends_on=[])], "'after' is written by step 'snap'", "depends_on"),
@@ -98,7 +114,7 @@ def test_a_reference_becomes_an_id(quay, steps, at, want):
         ([ENV, SNAP, {**SNAP, "id": "snap2"}], "the output 'after' is written by step 'snap' too", ""),
         ([step("silent", target="quay")], "target: 'quay' names an env of this bundle", "write the full id"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_reference_says_what_to_write(quay, steps, message, fix):
     quay.fill({"artifacts/verify.py": "", "agents/loose.py": "", "notes.txt": "", "tasks/t.json": steps})
     told = [problem for problem in quay.problems() if message in problem.message]

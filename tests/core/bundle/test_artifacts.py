@@ -1,0 +1,189 @@
+"""Artifacts of every type, and skills."""
+
+import pytest
+
+from agent_env_core.bundle import frontmatter
+
+SKILL = "---\nname: berthing\ndescription: How to berth.\n---\n# Text\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "kind", "settings"),
+    [
+        ({"verify.py": ""}, "file", {}),
+        ({"verify.py": "", "artifact.toml": 'description = "x"'}, "file", {}),
+        ({"verify.py": "", ".DS_Store": "", "__pycache__/v.pyc": ""}, "file", {}),
+        ({"a": "", "b/c": ""}, "file_artifact_universe", {}),
+        ({"a": "", "artifact.toml": 'type = "file_artifact_universe"'}, "file_artifact_universe", {}),
+        ({"Dockerfile": "", "x": ""}, "docker_image", {}),
+        ({"artifact.toml": 'type = "docker_image"\nref = "docker.io/a/b"'}, "docker_image", {"ref": "docker.io/a/b"}),
+        (
+            {"s.json": "", "artifact.toml": 'type = "environment"\nenvironment_name = "quay"'},
+            "environment",
+            {"environment_name": "quay"},
+        ),
+        (
+            {"artifact.toml": 'type = "environment"\nenvironment_name = "quay"\nfile = { artifact = "quay-verifier" }'},
+            "environment",
+            {"environment_name": "quay", "file": "{root}/quay-verifier"},
+        ),
+        (
+            {"quay/s.json": "", "metadata/day/d.txt": "", "artifact.toml": 'type = "environment_universe"'},
+            "environment_universe",
+            {"environment_artifacts": ()},
+        ),
+        (
+            {"artifact.toml": 'type = "environment_universe"\nenvironment_artifacts = ["seed"]'},
+            "environment_universe",
+            {"environment_artifacts": ("{root}/seed",)},
+        ),
+        (
+            {"q.py": "", "artifact.toml": 'type = "cli"\ncommand_name = "q"\nentrypoint = "q.py"'},
+            "cli",
+            {"command_name": "q", "entrypoint": "q.py"},
+        ),
+    ],
+)
+def test_an_artifact(quay, files, kind, settings):
+    quay.fill(
+        {"artifacts/seed/s.json": "", "artifacts/seed/artifact.toml": 'type = "environment"\nenvironment_name = "q"'}
+    )
+    quay.fill({f"artifacts/it/{path}": text for path, text in files.items()})
+    bundle = quay.load()
+    artifact = bundle.artifacts[f"{bundle.id_root}/it"]
+
+    def filled(value):
+        return tuple(map(filled, value)) if isinstance(value, tuple) else value.format(root=bundle.id_root)
+
+    assert artifact.type == kind
+    assert artifact.settings == {key: filled(value) for key, value in settings.items()}
+    assert artifact.files == tuple(sorted(set(files) - {"artifact.toml", ".DS_Store", "__pycache__/v.pyc"}))
+
+
+@pytest.mark.parametrize(
+    ("files", "place", "message"),
+    [
+        ({".DS_Store": ""}, "", "is empty"),
+        ({"artifact.toml": ""}, "", "is empty"),
+        ({"a": "", "artifact.toml": "x = 1"}, "/artifact.toml", "unknown key 'x'"),
+        ({"a": "", "artifact.toml": "type = 3"}, "/artifact.toml", "type must be a non-empty text, not 3"),
+        ({"a": "", "artifact.toml": 'type = "boat"'}, "/artifact.toml", "type 'boat' is unknown"),
+        ({"a": "", "Artifact.toml": ""}, "/Artifact.toml", "another case than artifact.toml"),
+        ({"a": "", "b": "", "artifact.toml": 'type = "file"'}, "", "must hold exactly one file, and holds 2: a, b"),
+        ({"a": "", "b": "", "artifact.toml": 'description = "x"'}, "/artifact.toml", "unknown key 'description'"),
+        ({"artifact.toml": 'type = "file_artifact_universe"'}, "", "is empty"),
+        ({"artifact.toml": 'type = "docker_image"'}, "", "has neither a Dockerfile nor a ref"),
+        ({"Dockerfile": "", "artifact.toml": 'ref = "docker.io/a/b"'}, "", "has a Dockerfile and a ref"),
+        ({"artifact.toml": 'type = "docker_image"\nref = "a"'}, "/artifact.toml", "doesn't begin with its registry"),
+        ({"a": "", "artifact.toml": 'type = "environment"'}, "/artifact.toml", "environment_name is missing"),
+        (
+            {"artifact.toml": 'type = "environment"\nenvironment_name = "q"'},
+            "",
+            "must hold exactly one file, and holds 0",
+        ),
+        (
+            {"a": "", "artifact.toml": 'type = "environment"\nenvironment_name = "q"\nfile = "quay-verifier"'},
+            "/artifact.toml",
+            "file names another artifact, and the folder holds files too",
+        ),
+        (
+            {"artifact.toml": 'type = "environment"\nenvironment_name = "q"\nfile = 3'},
+            "/artifact.toml",
+            "file must be the name of an artifact",
+        ),
+        (
+            {"artifact.toml": 'type = "environment"\nenvironment_name = "q"\nfile = "nowhere"'},
+            "/artifact.toml",
+            "file: artifact 'nowhere' is not in this bundle",
+        ),
+        ({"a": "", "artifact.toml": 'type = "environment_universe"'}, "/a", "is in no place"),
+        (
+            {"q/a": "", "q/b": "", "artifact.toml": 'type = "environment_universe"'},
+            "/q",
+            "exactly one file, and holds 2",
+        ),
+        ({"artifact.toml": 'type = "environment_universe"'}, "", "holds no seed"),
+        (
+            {"q/a": "", "artifact.toml": 'type = "environment_universe"\nenvironment_artifacts = 3'},
+            "/artifact.toml",
+            "environment_artifacts must be a list, not 3",
+        ),
+        (
+            {"artifact.toml": 'type = "environment_universe"\nenvironment_artifacts = ["quay-verifier"]'},
+            "/artifact.toml",
+            "environment_artifacts[0] must name an artifact of type environment",
+        ),
+        ({"a": "", "artifact.toml": 'type = "cli"\ncommand_name = "q"'}, "/artifact.toml", "entrypoint is missing"),
+        ({"SKILL.md": SKILL}, "", "has a SKILL.md, so it is a skill"),
+    ],
+)
+def test_a_wrong_artifact_is_one_problem(quay, files, place, message):
+    quay.fill({f"artifacts/it/{path}": text for path, text in files.items()})
+    problems = quay.problems()
+    told = [problem for problem in problems if problem.place == f"artifacts/it{place}" and message in problem.message]
+    assert told, problems
+    assert len(problems) == 1 + (message == "is in no place")  # which leaves it without a seed as well
+
+
+def test_a_skill(folder):
+    folder.fill({"skills/berthing/SKILL.md": SKILL, "skills/berthing/tables/tide.csv": ""})
+    (skill,) = folder.load().skills.values()
+    assert (skill.name, skill.description) == ("berthing", "How to berth.")
+    assert skill.files == ("SKILL.md", "tables/tide.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "has no SKILL.md"),
+        ("", "doesn't begin with front matter"),
+        ("---\nname: berthing\n", "without an end"),
+        ("---\nname: berthing\n---\n", "has no description"),
+        ("---\ndescription: x\n---\n", "has no name"),
+        ("---\nname: mooring\ndescription: x\n---\n", "name 'mooring' differs from its folder's, 'berthing'"),
+        ("---\nname: berthing\ndescription: x\nauthor: me\n---\n", "unknown key 'author'"),
+        (f"---\nname: berthing\ndescription: {'x' * 1025}\n---\n", "description is 1025 characters long, and 1024"),
+        (f"---\nname: berthing\ndescription: x\ncompatibility: {'x' * 501}\n---\n", "compatibility is 501"),
+        ("---\nname: berthing\njust words\n---\n", "isn't 'key: value' in line 3"),
+        (b"---\nname: \xff\n---\n", "is not UTF-8"),
+    ],
+)
+def test_a_wrong_skill_is_one_problem(folder, text, message):
+    folder.write("skills/berthing/more.txt", "x")
+    if text is not None:
+        folder.write("skills/berthing/SKILL.md", text)
+    (problem,) = folder.problems()
+    assert message in problem.message
+
+
+@pytest.mark.parametrize("name", ["Berthing", "two--hyphens", "-x", "a_b", "x" * 65])
+def test_a_skill_name_that_will_not_do(folder, name):
+    folder.write(f"skills/{name}/SKILL.md", f"---\nname: {name}\ndescription: x\n---\n")
+    (problem,) = folder.problems()
+    assert "name" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("source", "want"),
+    [
+        ("a: plain text # comment", "plain text"),
+        ("a: it's#1 # one", "it's#1"),
+        ("a: 'it''s'  # comment", "it's"),
+        (r'a: "tab\t \u00e9"', "tab\t \u00e9"),
+        ("a: one\n  two\n\n  three", "one two three"),
+        ("a: |\n  one\n  two\n", "one\ntwo"),
+        ("a: >-\n  one\n  two\n\n  three\n", "one two\nthree"),
+        ("a:\n  b: 1\n  c: 2", "b: 1\n  c: 2"),
+        ("a:\n- x\n- y", "- x\n- y"),
+        ("# note\n\na: http://x/y:z", "http://x/y:z"),
+        ("a:", ""),
+    ],
+)
+def test_front_matter_texts(source, want):
+    assert frontmatter.parse(source.split("\n")) == {"a": want}
+
+
+@pytest.mark.parametrize("source", ["a: 'open", 'a: "open', r'a: "\q"', "a: 1\na: 2", "- x", ": x", "{a: 1}"])
+def test_front_matter_that_is_refused(source):
+    with pytest.raises(frontmatter.FrontMatterFault):
+        frontmatter.parse(source.split("\n"))
