@@ -47,11 +47,19 @@ class Engine:
         """
         with self._lock:
             if self._client is None:
-                try:
-                    self._client = prereqs.connect(timeout=self._timeout, connections=CALLS)
-                except Exception as exc:
-                    raise ConfigError(f"docker: {prereqs.explain(exc)}") from exc
+                self._client = self.connect(CALLS)
             return self._client
+
+    def connect(self, connections: int) -> APIClient:
+        """Another client, for work that may have to be cut off; whoever asks for it closes it.
+
+        Raises:
+            ConfigError: As for :meth:`client`.
+        """
+        try:
+            return prereqs.connect(timeout=self._timeout, connections=connections)
+        except Exception as exc:
+            raise ConfigError(f"docker: {prereqs.explain(exc)}") from exc
 
     async def call(self, work: Callable[[APIClient], T], *, undo: Callable[[APIClient, T], None] | None = None) -> T:
         """Runs a short piece of blocking work in a thread.

@@ -153,8 +153,12 @@ def last_words(client: APIClient, sandbox_id: str) -> str:
         raw = client.logs(sandbox_id, tail=_LOG_LINES)
     except (DockerException, OSError):
         return ""
-    printable = re.sub(r"[^\x20-\x7e\n\t\u00a0-\uffff]", "", raw.decode(errors="replace"))
-    return printable[-4000:].strip()
+    return plain(raw.decode(errors="replace"))[-4000:].strip()
+
+
+def plain(text: str) -> str:
+    """A program's output without colours and control characters."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|[^\x20-\x7e\n\t\u00a0-\U0010ffff]", "", text)
 
 
 def short(sandbox_id: str) -> str:

@@ -48,8 +48,7 @@ def write(client: APIClient, sandbox_id: str, path: str, data: bytes) -> None:
         if status is not None and status["linkTarget"]:
             path = status["linkTarget"]
             status = _stat(client, sandbox_id, path)
-        if any(path == top or path.startswith(top + "/") for top in _NOT_ON_DISK):
-            raise PermissionError(errno.EPERM, "Docker can't write to file systems that exist only in memory", path)
+        _refuse_unseen(path)
         if status is not None and status["mode"] & _GO_DIR:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         mode = status["mode"] & 0o777 if status is not None else 0o644
@@ -78,6 +77,12 @@ def write(client: APIClient, sandbox_id: str, path: str, data: bytes) -> None:
 def _check(path: str) -> None:
     if not path.startswith("/"):
         raise ValueError(f"docker: the path {path!r} of a sandbox's file must be absolute")
+
+
+def _refuse_unseen(path: str) -> None:
+    """The engine looks at a container's disk from outside: what is mounted inside is not there."""
+    if any(path == top or path.startswith(top + "/") for top in _NOT_ON_DISK):
+        raise PermissionError(errno.EPERM, "Docker reaches only what is on the sandbox's disk; use exec", path)
 
 
 def _stat(client: APIClient, sandbox_id: str, path: str) -> dict[str, Any] | None:
@@ -123,16 +128,22 @@ def _content(client: APIClient, sandbox_id: str, path: str) -> bytes:
     if status is not None and status["linkTarget"]:
         path = status["linkTarget"]
         status = _stat(client, sandbox_id, path)
+    _refuse_unseen(path)
     if status is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     if status["mode"] & _GO_DIR:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     chunks, _ = client.get_archive(sandbox_id, path)
+    content: bytes | None = None
     with tarfile.open(fileobj=cast("IO[bytes]", _Chunks(chunks)), mode="r|") as tar:
         for member in tar:
             if (file := tar.extractfile(member)) is not None:
-                return file.read()
-    raise PermissionError(errno.EPERM, "Only regular files can be read", path)
+                content = file.read()
+    for _ in chunks:  # a response that is read to its end gives its connection back
+        pass
+    if content is None:
+        raise PermissionError(errno.EPERM, "Only regular files can be read", path)
+    return content
 
 
 def _owner(client: APIClient, sandbox_id: str, info: dict[str, Any]) -> tuple[int, int]:

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from agent_env_core.errors import ImageError
+from agent_env_core.errors import ImageError, SandboxError
 from agent_env_docker.engine import Engine
-from agent_env_docker.failure import recognise, translated, words
+from agent_env_docker.failure import plain, recognise, translated, words
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -170,7 +170,7 @@ async def build(engine: Engine, root: Path, dockerfile: str) -> str:
     async with _one_at_a_time(tag):
         context, tag, here = await engine.call(find)
         if not here:
-            tag = await _abandonable(engine, _Build(context))
+            tag = await _abandonable(engine, _Build(engine, context))
     return tag
 
 
@@ -188,7 +188,7 @@ async def pull(engine: Engine, ref: str) -> str:
     found = await engine.call(find)
     if found is None:
         async with _one_at_a_time(ref):
-            found = await engine.call(find) or await _abandonable(engine, _Pull(ref))
+            found = await engine.call(find) or await _abandonable(engine, _Pull(engine, ref))
     return found
 
 
@@ -204,42 +204,72 @@ async def command(engine: Engine, prepared: str) -> tuple[str, ...]:
 
 
 class _Work:
-    """A build or a pull: long, told of line by line, and given up between two lines."""
+    """A build or a pull: long, told of line by line, and cut off where its caller leaves.
 
-    def __init__(self) -> None:
-        self.abandoned = threading.Event()
+    It has a connection of its own. When that closes, the engine drops the work and what it has left lying around.
+    """
+
+    def __init__(self, engine: Engine, what: str) -> None:
+        self._engine = engine
+        self._what = what
         self._tail: deque[str] = deque(maxlen=_TAIL)
+        self._lock = threading.Lock()
+        self._answers: list[Any] = []
+        self._abandoned = False
 
-    def run(self, client: APIClient) -> str:
+    def run(self, _: APIClient) -> str:
+        """Does it, in a thread; returns the image."""
+        client = self._engine.connect(1)
+        try:
+            client.hooks["response"].append(self._answered)
+            with translated(self._what):
+                return self._work(client)
+        finally:
+            for answer in self._answers:  # one that was not read to its end holds its connection
+                answer.close()
+            client.close()
+
+    def abandon(self) -> None:
+        """Cuts it off, from another thread."""
+        from docker.types import CancellableStream
+
+        with self._lock:
+            self._abandoned = True
+            for answer in self._answers:
+                CancellableStream(iter(()), answer).close()
+
+    def _answered(self, answer: Any, **_: Any) -> None:
+        with self._lock:
+            self._answers = [answer]
+
+    def _work(self, client: APIClient) -> str:
         raise NotImplementedError
 
-    def _follow(self, events: Iterable[Any], what: str) -> str | None:
-        """Reports the engine's events; returns the error they end in, or None.
-
-        Leaving the loop early closes the connection, and the engine then drops the work.
-        """
+    def _follow(self, events: Iterable[Any]) -> str | None:
+        """Reports the engine's events; returns the error they end in, or None."""
         for event in events:
-            if self.abandoned.is_set():
-                raise ImageError(f"docker: {what} was given up")
+            if self._abandoned:
+                break
             if "error" in event:
                 return " ".join(str(event["error"]).split())
-            for line in str(event.get("stream") or "").splitlines():
+            for line in plain(str(event.get("stream") or "")).splitlines():
                 if line.strip():
                     self._tail.append(line.rstrip())
                     level = logging.INFO if line.startswith("Step ") else logging.DEBUG
-                    logger.log(level, "%s: %s", what, line.rstrip())
-        return None
+                    logger.log(level, "%s: %s", self._what, line.rstrip())
+        return "it was given up" if self._abandoned else None
 
 
 class _Build(_Work):
-    def __init__(self, context: Context) -> None:
-        super().__init__()
+    def __init__(self, engine: Engine, context: Context) -> None:
+        super().__init__(engine, f"building {context.slug}")
         self._context = context
 
-    def run(self, client: APIClient) -> str:
+    def _work(self, client: APIClient) -> str:
         context = self._context
-        with translated(f"building {context.root}"), context.packed() as (digest, tar):
+        with context.packed() as (digest, tar):
             tag = f"agent-env/{context.slug}:{digest}"
+            logger.info("building the image %s from %s", tag, context.root)
             events = client.build(
                 fileobj=tar,
                 custom_context=True,
@@ -251,40 +281,41 @@ class _Build(_Work):
                 decode=True,
                 use_config_proxy=True,
             )
-            logger.info("building the image %s from %s", tag, context.root)
-            if error := self._follow(events, f"build of {context.slug}"):
-                text = f"docker: {context.root / context.dockerfile} does not build: {error}"
-                if "buildkit" in error.lower() or "unknown flag" in error.lower():
-                    text += f"; {_CLASSIC}"
-                failure = recognise(text, ImageError)
-                raise ImageError("\n  ".join((text, *self._tail))) if type(failure) is ImageError else failure
+            if error := self._follow(events):
+                raise self._failure(error)
+            if not _is_here(client, tag):
+                raise self._failure("the engine stopped before its end")
             logger.info("built the image %s", tag)
             return tag
 
+    def _failure(self, error: str) -> SandboxError:
+        text = f"docker: {self._context.root / self._context.dockerfile} does not build: {error}"
+        if "buildkit" in error.lower() or "unknown flag" in error.lower():
+            text += f"; {_CLASSIC}"
+        failure = recognise(text, ImageError)
+        return ImageError("\n  ".join((text, *self._tail))) if isinstance(failure, ImageError) else failure
+
 
 class _Pull(_Work):
-    def __init__(self, ref: str) -> None:
-        super().__init__()
+    def __init__(self, engine: Engine, ref: str) -> None:
+        super().__init__(engine, f"pulling the image {ref}")
         self._ref = ref
 
-    def run(self, client: APIClient) -> str:
+    def _work(self, client: APIClient) -> str:
         from docker.errors import APIError
         from docker.utils import parse_repository_tag
 
         repository, tag = parse_repository_tag(self._ref)
         logger.info("pulling the image %s", self._ref)
-        with translated(f"pulling the image {self._ref}"):
-            try:
-                error = self._follow(
-                    client.pull(repository, tag=tag or "latest", stream=True, decode=True), f"pull of {self._ref}"
-                )
-            except APIError as exc:
-                error = words(exc)
-            found = None if error else _image_id(client, self._ref)
-            if found is not None:
-                return found
+        try:
+            error = self._follow(client.pull(repository, tag=tag or "latest", stream=True, decode=True))
+        except APIError as exc:
+            error = words(exc)
+        found = None if error else _image_id(client, self._ref)
+        if found is None:
             text = f"docker: the image {self._ref} is not on this engine and can't be pulled: {error or 'not found'}"
             raise recognise(text, ImageError)
+        return found
 
 
 def _image_id(client: APIClient, ref: str) -> str | None:
@@ -309,7 +340,7 @@ async def _abandonable(engine: Engine, work: _Work) -> str:
     try:
         return await engine.thread(work.run)
     except asyncio.CancelledError:
-        work.abandoned.set()
+        work.abandon()
         raise
 
 

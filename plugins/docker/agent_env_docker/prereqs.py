@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,17 @@ def connect(*, timeout: int, connections: int) -> APIClient:
     """
     from docker import APIClient
 
-    return APIClient(version="auto", timeout=timeout, max_pool_size=connections, **engine())
+    where = engine()
+    _knock(where.get("base_url") or DEFAULT_HOST, timeout)
+    return APIClient(version="auto", timeout=timeout, max_pool_size=connections, **where)
+
+
+def _knock(host: str, timeout: int) -> None:
+    """Connects to a local socket and hangs up: its plain ``OSError`` says more than what the SDK wraps it in."""
+    if host.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as door:
+            door.settimeout(timeout)
+            door.connect(host.removeprefix("unix://"))
 
 
 def explain(exc: BaseException) -> Diagnosis:
@@ -117,7 +128,7 @@ def explain(exc: BaseException) -> Diagnosis:
     host = engine_host()
     text = " ".join(str(exc).split())
     lowered = text.lower()
-    if "permission denied" in lowered:
+    if isinstance(exc, PermissionError):
         return _no(
             host,
             f"the Docker engine at {host} may not be used by this user",
@@ -125,9 +136,9 @@ def explain(exc: BaseException) -> Diagnosis:
         )
     if "timed out" in lowered or "timeout" in lowered:
         return _silent(host, None)
-    if "no such file or directory" in lowered or "filenotfounderror" in lowered:
+    if isinstance(exc, FileNotFoundError):
         return _no(host, f"no Docker engine is here: the socket {host} does not exist", _start())
-    if "connection refused" in lowered or "connectionrefusederror" in lowered:
+    if isinstance(exc, ConnectionRefusedError) or "connection refused" in lowered:
         return _no(host, f"no Docker engine answers at {host}: the connection was refused", _start())
     if isinstance(exc, ImportError) or "paramiko" in lowered:
         return _no(host, f"{host} needs a package that isn't installed ({text})", "pip install 'docker[ssh]'")
@@ -145,7 +156,7 @@ def _silent(host: str, timeout: float | None) -> Diagnosis:
 
 def _start() -> str:
     runtime = os.environ.get("XDG_RUNTIME_DIR", "/run")
-    for socket in (Path(runtime, "docker.sock"), Path(runtime, "podman/podman.sock"), Path("/run/podman/podman.sock")):
-        if socket.exists():
-            return f"use the engine that is here (`export DOCKER_HOST=unix://{socket}`), {OTHERWISE}"
+    for path in (Path(runtime, "docker.sock"), Path(runtime, "podman/podman.sock"), Path("/run/podman/podman.sock")):
+        if path.exists():
+            return f"use the engine that is here (`export DOCKER_HOST=unix://{path}`), {OTHERWISE}"
     return f"start it, or name another one (Podman's too) in DOCKER_HOST, {OTHERWISE}"

@@ -1,0 +1,126 @@
+"""Images on a real engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+from agent_env_docker import images
+from agent_env_docker.provider import DockerProvider
+
+from agent_env_core.errors import ImageError
+from agent_env_core.sandbox.contract import Image
+
+pytestmark = pytest.mark.docker
+BASE = "python:3.11-slim"
+
+
+async def test_a_second_prepare_asks_the_engine_for_nothing_but_the_name(provider, context, monkeypatch):
+    image = Image(context=context(f"FROM {BASE}\nRUN echo built > /mark\n"))
+    first = await provider.prepare(image)
+    assert first.startswith("agent-env/t-")
+
+    def never(*_):
+        raise AssertionError("it was built again")
+
+    monkeypatch.setattr(images._Build, "run", never)
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        assert await provider.prepare(image) == first
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.05
+    again = DockerProvider()
+    assert await again.prepare(image) == first
+    await again.aclose()
+
+
+async def test_the_image_is_labelled_so_that_it_can_be_pruned(provider, context, engine):
+    tag = await provider.prepare(Image(context=context(f"FROM {BASE}\n")))
+    assert engine.api.inspect_image(tag)["Config"]["Labels"]["agent-env.image"] == "1"
+
+
+async def test_changed_content_makes_another_image(provider, context):
+    dockerfile = f"FROM {BASE}\nCOPY data /data\n"
+    first = await provider.prepare(Image(context=context(dockerfile, data="1")))
+    assert await provider.prepare(Image(context=context(dockerfile, data="2"))) != first
+    assert await provider.prepare(Image(context=context(dockerfile, data="1"))) == first
+
+
+async def test_a_failed_build_leaves_no_container_and_shows_its_end(provider, context, engine):
+    seen = _watch_containers(engine)
+    root = context(f"FROM {BASE}\nRUN for i in $(seq 100); do echo line $i; done; echo the cause >&2; exit 3\n")
+    with pytest.raises(ImageError) as caught:
+        await provider.prepare(Image(context=root))
+    message = str(caught.value)
+    assert f"{root}/Dockerfile does not build" in message
+    assert "non-zero code: 3" in message
+    assert "the cause" in message
+    assert "line 1\n" not in message
+    assert len(message.splitlines()) <= 31
+    assert not seen()
+
+
+async def test_a_build_that_is_cancelled_is_dropped_by_the_engine(provider, context, engine):
+    seen = _watch_containers(engine)
+    build = asyncio.create_task(provider.prepare(Image(context=context(f"FROM {BASE}\nRUN sleep 60\n"))))
+    await _until(lambda: any("sleep 60" in command for command in seen()))
+    build.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await build
+    await _until(lambda: not seen())
+
+
+async def test_two_processes_build_once(provider, context, caplog):
+    caplog.set_level(logging.INFO, logger="agent_env_docker")
+    image = Image(context=context(f"FROM {BASE}\nRUN echo once > /mark\n"))
+    other = DockerProvider()  # the lock is between open files, so another provider is as good as another process
+    assert len(set(await asyncio.gather(provider.prepare(image), other.prepare(image)))) == 1
+    await other.aclose()
+    assert sum("building the image" in record.message for record in caplog.records) == 1
+    assert any("Step 2/" in record.message for record in caplog.records)
+
+
+async def test_a_reference_that_is_here_is_not_pulled(provider, engine):
+    assert await provider.prepare(Image(ref=BASE)) == engine.api.inspect_image(BASE)["Id"]
+
+
+async def test_a_reference_that_cannot_be_pulled(provider):
+    with pytest.raises(ImageError, match=r"localhost:1/none:1 is not on this engine and can't be pulled"):
+        await provider.prepare(Image(ref="localhost:1/none:1"))
+
+
+async def test_what_only_buildkit_can_do_is_said(provider, context):
+    root = context(f"FROM {BASE}\nRUN --mount=type=cache,target=/x true\n")
+    with pytest.raises(ImageError, match="classic builder"):
+        await provider.prepare(Image(context=root))
+
+
+async def test_the_command_of_an_image(provider, context):
+    tag = await provider.prepare(Image(context=context(f'FROM {BASE}\nENTRYPOINT ["python3", "-m"]\nCMD ["this"]\n')))
+    assert await provider.image_command(tag) == ("python3", "-m", "this")
+    assert await provider.image_command(await provider.prepare(Image(ref=BASE))) in ((), ("python3",))
+
+
+def _watch_containers(engine):
+    """A function that gives the commands of containers that build steps have made since now."""
+    before = {entry["Id"] for entry in engine.api.containers(all=True)}
+
+    def new() -> list[str]:
+        # A build's containers carry no label before its last step; other tests' ones do, or are named.
+        return [
+            entry["Command"]
+            for entry in engine.api.containers(all=True)
+            if entry["Id"] not in before and entry["Command"].startswith("/bin/sh -c")
+        ]
+
+    return new
+
+
+async def _until(true, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
