@@ -1,21 +1,59 @@
-"""What a server keeps for all its episodes."""
+"""What a server keeps for all its episodes: a sandbox host, prepared images, warm verifiers, one HTTP client."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from agent_env_core.envs.deployment import Deployer, sandbox_spec
+from agent_env_core.envs.http import open_client
+from agent_env_core.envs.images import PreparedImage
+from agent_env_core.errors import BundleError, ConfigError, EpisodeError, EpisodeRefused, Problem, Unsupported, describe
+from agent_env_core.play.spec import EpisodeSpec
+from agent_env_core.sandbox.contract import refuse_unsupported
+from agent_env_core.sandbox.host import SandboxHost, open_host
+from agent_env_core.verifiers.pool import VerifierPool
+
 if TYPE_CHECKING:
-    from agent_env_core.bundle import Bundle
-    from agent_env_core.play.spec import EpisodeSpec
-    from agent_env_core.sandbox.host import SandboxHost
+    from agent_env_core.bundle import Bundle, Env, Task
+    from agent_env_core.play.episode import Episode
+
+log = logging.getLogger(__name__)
+
+BUILDS_AT_ONCE = 2
+SAY_AGAIN = 10.0
+"""Seconds between two lines of progress on one image."""
 
 
 class Runner:
-    """Everything on one event loop."""
+    """Everything episodes of one bundle need, on one event loop.
 
-    specs: Mapping[str, EpisodeSpec]  # task id -> what is served, after start()
-    left_out: Mapping[str, str]  # task id -> why it isn't served
+    Use it as an async context manager, or call :meth:`start` and :meth:`aclose`.
+
+    Args:
+        bundle: What is played.
+        sandbox: The name of a sandbox provider, ``docker`` by default; or a started host, which is then shared and left
+            open.
+        verifier_timeout: Seconds one verifier may take.
+        on_progress: Told what :meth:`start` is doing, in lines for a person.
+
+    Attributes:
+        bundle: What is played.
+        specs: What can be played, by task id, in the bundle's order; empty before :meth:`start`.
+        left_out: Why other tasks can't, by task id.
+        host: Makes sandboxes.
+        verifiers: Runs verifiers.
+        deployer: Deploys envs.
+    """
+
+    host: SandboxHost
+    verifiers: VerifierPool
+    deployer: Deployer
 
     def __init__(
         self,
@@ -24,6 +62,175 @@ class Runner:
         sandbox: str | SandboxHost | None = None,
         verifier_timeout: float = 300.0,
         on_progress: Callable[[str], None] | None = None,
-    ) -> None: ...
-    async def start(self) -> None: ...
-    async def aclose(self) -> None: ...
+    ) -> None:
+        self.bundle = bundle
+        self.specs: dict[str, EpisodeSpec] = {}
+        self.left_out: dict[str, str] = {}
+        self._sandbox = sandbox
+        self._verifier_timeout = verifier_timeout
+        self._say = on_progress or (lambda line: None)
+        self._episodes: set[Episode] = set()
+        self._resources = AsyncExitStack()
+        self._closed = False
+
+    async def __aenter__(self) -> Runner:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    # -- life
+
+    async def start(self) -> None:
+        """Checks the tasks, opens the host, prepares every image the tasks need and warms the verifiers.
+
+        A task that can't be played, or whose env can't be prepared, is left out with its reason; the others are served.
+
+        Raises:
+            BundleError: No task can be played.
+            PluginError: There is no such sandbox provider.
+            ConfigError: The provider can't be used here.
+            EpisodeError: Verifiers can't be run here.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def _start(self) -> None:
+        for task in self.bundle.tasks:
+            try:
+                self.specs[task.id] = EpisodeSpec.from_task(task)
+            except EpisodeRefused as exc:
+                self.left_out[task.id] = "; ".join(str(problem) for problem in exc.problems)
+        self._refuse_none()
+        await self._open()
+        self._check_capabilities()
+        await self._prepare()
+        self._tell_left_out()
+        self._refuse_none()
+
+    async def _open(self) -> None:
+        if isinstance(self._sandbox, SandboxHost):
+            self.host = self._sandbox
+        else:
+            self.host = open_host(self._sandbox)
+            self._resources.push_async_callback(self.host.aclose)
+            await self.host.start()
+        remote = self.host.provider.capabilities.remote
+        client = await self._resources.enter_async_context(open_client(remote=remote))
+        self.deployer = Deployer(self.host, client)
+        self.verifiers = VerifierPool(timeout=self._verifier_timeout)
+        self._resources.push_async_callback(self.verifiers.aclose)
+
+    async def aclose(self) -> None:
+        """Abandons what is still played, waits until nothing is left of any episode, and lets go. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.gather(*(episode.abandon("the server is closing") for episode in self._episodes))
+        await self._resources.aclose()
+
+    # -- episodes
+
+    @property
+    def episodes(self) -> frozenset[Episode]:
+        """Those that are not finished, teardown included."""
+        return frozenset(self._episodes)
+
+    def track(self, episode: Episode) -> None:
+        """For episodes: one more is under way.
+
+        Raises:
+            EpisodeError: The runner isn't started, or is closing.
+        """
+        if self._closed:
+            raise EpisodeError("queue", "the server is closing and starts no more episodes")
+        self._episodes.add(episode)
+
+    def forget(self, episode: Episode) -> None:
+        """For episodes: nothing is left of one."""
+        self._episodes.discard(episode)
+
+    # -- preparing
+
+    def _check_capabilities(self) -> None:
+        """Leaves out tasks that ask the provider for what it can't do."""
+        provider = self.host.provider
+        seen: dict[tuple[str, object], str] = {}
+        for task_id, spec in list(self.specs.items()):
+            for step in spec.deploys:
+                options = step.options(provider.capabilities.max_ttl)
+                if (step.env_id, options) not in seen:
+                    asked = sandbox_spec(self.bundle.envs[step.env_id], PreparedImage("", ()), options)
+                    try:
+                        refuse_unsupported(provider.name, provider.capabilities, asked)
+                        seen[step.env_id, options] = ""
+                    except Unsupported as exc:
+                        seen[step.env_id, options] = describe(exc)
+                if reason := seen[step.env_id, options]:
+                    self._leave_out(task_id, f"step {step.id!r}: {reason}")
+
+    async def _prepare(self) -> None:
+        users: dict[str, list[str]] = defaultdict(list)
+        for task_id, spec in self.specs.items():
+            for env_id in {step.env_id for step in spec.deploys}:
+                users[env_id].append(task_id)
+        slots = asyncio.Semaphore(BUILDS_AT_ONCE)
+        envs = [self.bundle.envs[env_id] for env_id in users]
+        work = [self._prepare_one(env, len(users[env.id]), slots) for env in envs]
+        warm, *outcomes = await asyncio.gather(self.verifiers.start(), *work, return_exceptions=True)
+        for outcome in (warm, *outcomes):
+            if isinstance(outcome, BaseException) and (outcome is warm or isinstance(outcome, ConfigError)):
+                raise outcome
+        for env, outcome in zip(envs, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                for task_id in users[env.id]:
+                    self._leave_out(task_id, f"the env {env.name!r} can't be prepared: {describe(outcome)}")
+
+    async def _prepare_one(self, env: Env, tasks: int, slots: asyncio.Semaphore) -> None:
+        async with slots:
+            began = time.monotonic()
+            name = f"the image of env {env.name!r}"
+            self._say(f"preparing {name} with {self.host.provider.name} ({tasks} {'task' if tasks == 1 else 'tasks'})")
+            build = asyncio.create_task(self.deployer.prepare(env))
+            try:
+                while not (await asyncio.wait({build}, timeout=SAY_AGAIN))[0]:
+                    self._say(f"still preparing {name} ({time.monotonic() - began:.0f} s)")
+            finally:
+                build.cancel()
+            await build
+            self._say(f"prepared {name} in {time.monotonic() - began:.1f} s")
+
+    def _leave_out(self, task_id: str, reason: str) -> None:
+        if self.specs.pop(task_id, None) is not None:
+            self.left_out[task_id] = reason
+
+    def _tell_left_out(self) -> None:
+        for reason, tasks in self._left_out_by_reason().items():
+            line = f"left out {len(tasks)} of {len(self.bundle.tasks)} tasks ({_few(tasks)}): {reason}"
+            log.warning("%s", line)
+            self._say(line)
+
+    def _left_out_by_reason(self) -> dict[str, list[Task]]:
+        tasks = {task.id: task for task in self.bundle.tasks}
+        found: dict[str, list[Task]] = defaultdict(list)
+        for task_id, reason in self.left_out.items():
+            found[reason].append(tasks[task_id])
+        return found
+
+    def _refuse_none(self) -> None:
+        if self.specs:
+            return
+        problems = [Problem(f"tasks ({_few(ts)})", reason) for reason, ts in self._left_out_by_reason().items()]
+        subject = f"bundle {self.bundle.name!r}, of which no task can be played,"
+        raise BundleError(subject, problems or [Problem("tasks", "there are none", "add one")])
+
+
+def _few(tasks: Collection[Task]) -> str:
+    """Some names, and how many more there are."""
+    names = [task.name for task in tasks][:3]
+    more = len(tasks) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")

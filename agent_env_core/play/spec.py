@@ -1,28 +1,63 @@
-"""What there is to play in a task, read without deploying anything."""
+"""What there is to play in a task, read and checked without deploying anything."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import ValidationError
+
+from agent_env_core.errors import EpisodeRefused, PluginError, Problem
+from agent_env_core.play.refusals import Refusal, between_steps, choose_agents
+from agent_env_core.play.scheduler import dependencies
+from agent_env_core.plugins import plugins
+from agent_env_core.steps.deploy_agent import DeployAgent
+from agent_env_core.steps.deploy_env import DeployEnv
+from agent_env_core.steps.prompt_agent import PromptAgent
 
 if TYPE_CHECKING:
     from agent_env_core.bundle import Task
     from agent_env_core.play.episode import Episode
     from agent_env_core.play.runner import Runner
+    from agent_env_core.steps.base import TaskStep
 
 
 class Prompt(NamedTuple):
+    """A prompt that is played from outside, as the model will see it.
+
+    Attributes:
+        agent: Who is asked.
+        step_id: The step that asks.
+        prompt: What it asks.
+        system_prompt: The system prompt in force then, if any.
+    """
+
     agent: str
     step_id: str
     prompt: str
     system_prompt: str | None
 
 
+@dataclass(frozen=True)
 class EpisodeSpec:
+    """A task that can be played. Made by :meth:`from_task`; any number of episodes start from one.
+
+    Attributes:
+        task: The task.
+        trainer_agents: The agents that are played from outside.
+        steps: Its steps, with seeds filled in.
+        prompts: The prompts that are played, in step order.
+        score_ids: The steps that record a score, in step order.
+        turn_timeout: Seconds a played turn may take; None sets no bound.
+    """
+
     task: Task
     trainer_agents: tuple[str, ...]
-    prompts: tuple[Prompt, ...]  # played prompts in step order
-    score_ids: tuple[str, ...]  # ids of the scoring steps, in order
+    steps: tuple[TaskStep, ...]
+    prompts: tuple[Prompt, ...]
+    score_ids: tuple[str, ...]
+    turn_timeout: float | None = None
 
     @classmethod
     def from_task(
@@ -32,6 +67,92 @@ class EpisodeSpec:
         trainer_agents: Sequence[str] | None = None,
         seed: Mapping[str, str] | None = None,
         turn_timeout: float | None = None,
-    ) -> EpisodeSpec: ...  # raises EpisodeRefused with every reason
+    ) -> EpisodeSpec:
+        """Reads a task.
 
-    async def start(self, runner: Runner) -> Episode: ...
+        Args:
+            task: The task.
+            trainer_agents: The agents to play from outside; by default the only one that the task prompts.
+            seed: ``<key>`` in any text of any step becomes the key's value.
+            turn_timeout: Seconds a played turn may take, the player's thinking included. By default nothing bounds it.
+
+        Raises:
+            EpisodeRefused: It can't be played; holds every reason.
+        """
+        raw = [_seeded(dict(step), seed or {}) for step in task.steps]
+        played, refusals = choose_agents(raw, trainer_agents)
+        refusals += between_steps(raw, played)
+        steps: list[TaskStep] = []
+        for step in raw:
+            made = _make(step)
+            if isinstance(made, list):
+                refusals += made
+            else:
+                steps.append(made)
+                refusals += [(made.id, line, "") for line in made.refusals(played)]
+        try:
+            dependencies(steps)
+        except ValueError as exc:
+            refusals.append(("", str(exc), ""))
+        if refusals:
+            raise EpisodeRefused(f"task {task.name!r}", [_problem(task, refusal) for refusal in refusals])
+        scoring = tuple(step.id for step in steps if getattr(step, "verifier_id", None) is not None)
+        return cls(task, played, tuple(steps), _prompts(steps, played), scoring, turn_timeout)
+
+    @property
+    def deploys(self) -> tuple[DeployEnv, ...]:
+        """The steps that deploy envs."""
+        return tuple(step for step in self.steps if isinstance(step, DeployEnv))
+
+    async def start(self, runner: Runner) -> Episode:
+        """Starts a new episode; returns before anything is deployed."""
+        from agent_env_core.play.episode import Episode
+
+        episode = Episode(self, runner)
+        episode.start()
+        return episode
+
+
+def _seeded(value: Any, seed: Mapping[str, str]) -> Any:
+    """A JSON value with ``<key>`` replaced in each of its texts."""
+    if not seed:
+        return value
+    if isinstance(value, str):
+        for key, text in seed.items():
+            value = value.replace(f"<{key}>", text)
+        return value
+    if isinstance(value, Mapping):
+        return {key: _seeded(item, seed) for key, item in value.items()}
+    return [_seeded(item, seed) for item in value] if isinstance(value, list) else value
+
+
+def _make(step: Mapping[str, Any]) -> TaskStep | list[Refusal]:
+    """A step of its class, or why there is none."""
+    step_id = str(step.get("id", ""))
+    try:
+        kind = plugins().step_type(str(step.get("type")))
+        return kind.model_validate(step)
+    except PluginError as exc:
+        return [(step_id, str(exc), "")]
+    except ValidationError as exc:
+        return [(step_id, line, "") for line in kind.faults(step)] or [(step_id, str(exc), "")]
+
+
+def _problem(task: Task, refusal: Refusal) -> Problem:
+    step_id, message, fix = refusal
+    place = f"tasks/{task.path.name}"
+    return Problem(f"{place}:{step_id}" if step_id else place, message, fix)
+
+
+def _prompts(steps: Sequence[TaskStep], played: Sequence[str]) -> tuple[Prompt, ...]:
+    in_force: dict[str, str | None] = {}
+    prompts = []
+    for step in steps:
+        if isinstance(step, DeployAgent):
+            in_force[step.agent_name] = step.system_prompt
+        elif isinstance(step, PromptAgent) and step.agent_name in played:
+            if step.system_prompt is not None:
+                in_force[step.agent_name] = step.system_prompt
+            system_prompt = in_force.get(step.agent_name)
+            prompts.append(Prompt(step.agent_name, step.id, step.prompt or "", system_prompt))
+    return tuple(prompts)

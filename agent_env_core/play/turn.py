@@ -2,50 +2,168 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from agent_env_core.envs.results import Tool, ToolResult
+from agent_env_core.envs.session import Tools, open_tools
+from agent_env_core.errors import EpisodeError
+
+if TYPE_CHECKING:
+    from agent_env_core.play.journal import Journal
+    from agent_env_core.steps.context import PromptRequest
+
+__all__ = ["Tool", "ToolResult", "Turn", "TurnTools"]
+
+TOOL_TIMEOUT = 60.0
+"""Seconds a tool call may take, where its caller sets no other bound."""
 
 
-@dataclass(frozen=True)
-class Tool:
-    """A tool as the env's ``tools/list`` describes it."""
+class TurnTools:
+    """The tools of an open turn. Got by :meth:`Turn.tools`."""
 
-    name: str
-    description: str
-    input_schema: Mapping[str, Any]
-    server: str
+    def __init__(self, turn: Turn, tools: Tools) -> None:
+        self._turn = turn
+        self._tools = tools
 
+    async def list(self) -> tuple[Tool, ...]:
+        """What the turn offers. It is read once a turn and stays the same."""
+        return await self._tools.list()
 
-@dataclass(frozen=True)
-class ToolResult:
-    """What a tool call came to: ``failure`` is "" or one of "tool", "refused", "unknown"."""
+    async def call(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, timeout: float = TOOL_TIMEOUT
+    ) -> ToolResult:
+        """Calls a tool.
 
-    content: tuple[Mapping[str, Any], ...]
-    failure: str = ""
+        Args:
+            name: The tool.
+            arguments: Its arguments, sent on exactly as given.
+            timeout: Seconds it may take.
 
-    @property
-    def is_error(self) -> bool: ...
-    @property
-    def text(self) -> str: ...
+        Returns:
+            What came of it; a tool that fails, is refused, or doesn't exist is a result too (``failure`` says which).
 
-
-class Tools:
-    async def list(self) -> tuple[Tool, ...]: ...
-    async def call(self, name: str, arguments: Mapping[str, Any], *, timeout: float = 60.0) -> ToolResult: ...
+        Raises:
+            EpisodeError: The deadline passed or the env can't be reached. The episode has then ended, unscored.
+        """
+        return await self._turn._call(self._tools, name, arguments, timeout)
 
 
 class Turn:
-    prompt: str
-    system_prompt: str | None
-    step_id: str
-    agent: str
-    number: int  # from 1
-    of: int  # played prompts of the task
+    """One prompt, to be answered.
+
+    Attributes:
+        prompt: What is asked.
+        system_prompt: The system prompt in force, if any.
+        step_id: The step that asks.
+        agent: Who is asked.
+        number: Which played turn of the episode it is, from 1.
+        of: How many played turns the task has.
+    """
+
+    def __init__(
+        self,
+        request: PromptRequest,
+        number: int,
+        of: int,
+        journal: Journal,
+        broke: Callable[[EpisodeError], EpisodeError],
+    ) -> None:
+        self.prompt = request.prompt
+        self.system_prompt = request.system_prompt
+        self.step_id = request.step_id
+        self.agent = request.agent.name
+        self.number = number
+        self.of = of
+        self._request = request
+        self._journal = journal
+        self._broke = broke  # ends the episode; returns the error that it ended with
+        self._reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._opening = asyncio.Lock()
+        self._tools: Tools | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether it still waits for its end."""
+        return not self._reply.done()
 
     @asynccontextmanager
-    async def tools(self) -> AsyncIterator[Tools]:
-        yield Tools()
+    async def tools(self) -> AsyncIterator[TurnTools]:
+        """The turn's tools. The sessions with the envs are opened once and held until the turn ends.
 
-    async def end(self, response: str | None = None) -> None: ...
+        Raises:
+            EpisodeError: The tools can't be had, and the episode has ended with that; or the turn is over.
+        """
+        async with self._opening:
+            self._refuse_closed()
+            if self._tools is None:
+                try:
+                    self._tools = await open_tools(self._request.agent.envs, self._request.agent.role)
+                except EpisodeError as exc:
+                    self._give_up(exc)
+                    raise
+        yield TurnTools(self, self._tools)
+
+    async def end(self, response: str | None = None) -> None:
+        """Hands the turn back. Idempotent; the first reply counts.
+
+        Args:
+            response: What verifiers see as the agent's reply; None is an empty one.
+        """
+        if self.open:
+            self._reply.set_result(response or "")
+            await asyncio.sleep(0)  # the run goes on before the caller does
+
+    async def _call(self, tools: Tools, name: str, arguments: Mapping[str, Any] | None, timeout: float) -> ToolResult:
+        self._refuse_closed()
+        began = time.monotonic()
+        failure: str = "broken"
+        try:
+            result = await tools.call(name, arguments, timeout=timeout)
+            failure = result.failure
+            return result
+        except EpisodeError as exc:
+            self._give_up(exc)
+            raise
+        finally:
+            spent = time.monotonic() - began
+            self._journal.took("tool", spent)
+            self._journal.tell("tool_called", "tool", step=self.step_id, tool=name, failure=failure, seconds=spent)
+
+    def _give_up(self, error: EpisodeError) -> None:
+        """Ends the episode; an error that ended it before is the one that counts."""
+        if (first := self._broke(error)) is not error:
+            raise first from error
+
+    def _refuse_closed(self) -> None:
+        if self.open:
+            return
+        if not self._reply.cancelled() and (error := self._reply.exception()) is not None:
+            raise error
+        raise EpisodeError("turn", f"the turn {self.step_id!r} is over")
+
+    async def played(self, timeout: float | None) -> str:
+        """For the episode: the reply, once there is one. The turn is closed when this returns or raises."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await asyncio.shield(self._reply)
+        except TimeoutError as exc:
+            error = EpisodeError("turn", f"the turn {self.step_id!r} didn't end within {timeout:g}s")
+            self.fail(error)
+            raise error from exc
+        finally:
+            self._reply.cancel()
+
+    def fail(self, error: EpisodeError) -> None:
+        """For the episode: closes the turn; whoever uses it further is told ``error``."""
+        if self.open:
+            self._reply.set_exception(error)
+            self._reply.exception()  # whether or not anyone waits for it
+
+    async def close_tools(self) -> None:
+        """For the episode: ends the sessions with the envs."""
+        if self._tools is not None:
+            await self._tools.close()

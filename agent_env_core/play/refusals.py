@@ -1,0 +1,120 @@
+"""Why a task can't be played from outside, read off its steps as the file wrote them.
+
+What a single step can't keep its own class says (:meth:`~agent_env_core.steps.base.TaskStep.refusals`); here is what
+shows only between steps, or concerns step types by name, whoever brings their class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from agent_env_core.steps.deploy_agent import DEFAULT_AGENT
+
+Step = Mapping[str, Any]
+Refusal = tuple[str, str, str]
+"""The id of a step (empty for the task itself), what is wrong, and what to do about it."""
+
+DEPLOYING = ("deploy_agent", "install_agent")
+NAMES_THE_AGENT = ("deploy_human_agent", "register_agent_triggers", "snapshot_agent_state")
+IN_AGENT_SANDBOX = ("install_agent", "load_artifact", "run_code", "add_skills")
+
+
+def prompted_agents(steps: Iterable[Step]) -> tuple[str, ...]:
+    """The agents that a task prompts, in the order of their first prompts."""
+    return tuple(dict.fromkeys(agent_of(step) for step in steps if step.get("type") == "prompt_agent"))
+
+
+def agent_of(step: Step) -> str:
+    """The agent that a step concerns, where it has one."""
+    return str(step.get("agent_name") or DEFAULT_AGENT)
+
+
+def works_in_sandbox(steps: Sequence[Step], agent: str) -> bool:
+    """Whether steps act in the sandbox of ``agent``, so that it must have one, and a ``bash`` in its turns."""
+    return any(
+        (step.get("type") in IN_AGENT_SANDBOX and step.get("agent_name") == agent)
+        or (step.get("type") == "deploy_agent" and agent_of(step) == agent and bool(step.get("skills")))
+        or (step.get("type") == "verify_sandbox" and agent_of(step) == agent and not step.get("sandbox_name"))
+        for step in steps
+    )
+
+
+def choose_agents(steps: Sequence[Step], asked: Sequence[str] | None) -> tuple[tuple[str, ...], list[Refusal]]:
+    """The agents that are played from outside, and what is wrong with the choice.
+
+    Args:
+        steps: The task's steps.
+        asked: The agents to play; None for the only one that is prompted.
+    """
+    prompted = prompted_agents(steps)
+    if asked is None:
+        if not prompted:
+            return (), [("", "prompts no agent, so there is nothing to play", "add a prompt_agent step")]
+        if len(prompted) > 1:
+            fix = "name those to play as trainer_agents"
+            return prompted, [("", f"prompts several agents: {', '.join(prompted)}", fix)]
+        return prompted, []
+    if not asked:
+        return (), [("", "trainer_agents is empty, so there is nothing to play", "name an agent, or leave it out")]
+    strangers = [name for name in dict.fromkeys(asked) if name not in prompted]
+    fix = f"it prompts: {', '.join(prompted) or 'nobody'}"
+    return tuple(dict.fromkeys(asked)), [("", f"never prompts the agent {name!r}", fix) for name in strangers]
+
+
+def between_steps(steps: Sequence[Step], played: Collection[str]) -> Iterator[Refusal]:
+    """What keeps a task from being played that no step can say by itself."""
+    yield from _deployed_once(steps, played)
+    yield from _verifier_ids(steps)
+    outside = {step.get("id") for step in steps if step.get("type") == "prompt_agent" and agent_of(step) in played}
+    for step in steps:
+        yield from _by_type(step, played, outside)
+
+
+def _deployed_once(steps: Sequence[Step], played: Collection[str]) -> Iterator[Refusal]:
+    for agent in played:
+        found = [str(step.get("id")) for step in steps if step.get("type") in DEPLOYING and agent_of(step) == agent]
+        if not found:
+            yield "", f"never deploys the agent {agent!r} that it prompts", "add a deploy_agent step"
+        elif len(found) > 1:
+            yield "", f"deploys the agent {agent!r} more than once, by {', '.join(found)}", "keep one of these steps"
+
+
+def _verifier_ids(steps: Sequence[Step]) -> Iterator[Refusal]:
+    first: dict[str, str] = {}
+    for step in steps:
+        key = step.get("verifier_id")
+        if isinstance(key, str) and (other := first.setdefault(key, str(step.get("id")))) != step.get("id"):
+            yield str(step.get("id")), f"verifier_id={key!r} is also that of step {other!r}", "rename one of them"
+
+
+def _by_type(step: Step, played: Collection[str], outside: Collection[Any]) -> Iterator[Refusal]:
+    kind, step_id = str(step.get("type")), str(step.get("id"))
+    if kind.startswith("verify_a2a_"):
+        yield step_id, f"{kind} examines a real agent, and this one is played from outside", ""
+    if kind in NAMES_THE_AGENT and agent_of(step) in played:
+        yield step_id, f"{kind} names the agent {agent_of(step)!r}, which is played from outside", ""
+    if kind == "prompt_agent" and (step.get("max_conversation_turns") or 1) > 1:
+        user = step.get("user_agent_name") or "human_agent"
+        if user in played and agent_of(step) not in played:
+            yield step_id, f"user_agent_name={user!r} makes an agent that is played from outside a simulated user", ""
+    if kind == "collect_artifacts" and step.get("manifest_step_id") in outside:
+        yield step_id, f"manifest_step_id={step['manifest_step_id']!r} is a prompt that is played from outside", ""
+    if kind == "register_env_triggers" and step.get("executor_agent_name") in played:
+        yield step_id, f"executor_agent_name={step['executor_agent_name']!r} is played from outside", ""
+    if kind == "rubrics_verifier" and step.get("use_agent_judge", True) and step.get("agent_name") in played:
+        yield step_id, f"agent_name={step['agent_name']!r} would judge, and is played from outside", ""
+    if kind == "peer_agents" and (named := set(_texts(step)) & set(played)):
+        yield step_id, f"peers the agent {sorted(named)[0]!r}, which is played from outside", ""
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(key)
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
