@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -47,6 +48,17 @@ def gridsim_bundle() -> Path:
 def counter_bundle() -> Path:
     """A bundle of one tiny env that counts: quick to deploy, several step types."""
     return ROOT / "tests" / "bundles" / "counter"
+
+
+@pytest.fixture
+def tutorial_bundle(tmp_path: Path) -> Path:
+    """The bundle that ``docs/writing-a-bundle.md`` builds, written out as a folder: one env, ``keeper``, two tasks."""
+    folder = tmp_path / "higher-lower"
+    page = (ROOT / "docs" / "writing-a-bundle.md").read_text(encoding="utf-8")
+    for name, content in re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```', page, re.DOTALL | re.MULTILINE):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+    return folder
 
 
 def _wait_until(true: Callable[[], object], seconds: float = 10.0) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -11,32 +10,19 @@ from click.testing import CliRunner
 
 from agent_env_core.cli.main import main
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "writing-a-bundle.md"
-FENCE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```', re.DOTALL | re.MULTILINE)
 
-
-@pytest.fixture
-def bundle(tmp_path: Path) -> Path:
-    """The page's bundle as a folder."""
-    folder = tmp_path / "higher-lower"
-    for name, content in FENCE.findall(PAGE.read_text(encoding="utf-8")):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content, encoding="utf-8")
-    return folder
-
-
-def test_the_bundle_is_sound(bundle: Path) -> None:
-    result = CliRunner().invoke(main, ["validate", str(bundle)])
+def test_the_bundle_is_sound(tutorial_bundle: Path) -> None:
+    result = CliRunner().invoke(main, ["validate", str(tutorial_bundle)])
     assert result.exit_code == 0, result.output
     assert "1 envs, 2 tasks (splits: all 2, train 2)" in result.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sandbox", ["process", pytest.param("docker", marks=pytest.mark.docker)])
-def test_the_bundle_plays_as_the_page_says(bundle: Path, sandbox: str) -> None:
+def test_the_bundle_plays_as_the_page_says(tutorial_bundle: Path, sandbox: str) -> None:
     from agent_env.training.trl import AgentEnv
 
-    with AgentEnv.local(bundle, split="train", sandbox=sandbox) as env:
+    with AgentEnv.local(tutorial_bundle, split="train", sandbox=sandbox) as env:
         environment = env.factory()
         environment.reset(**env.dataset[0])
         assert json.loads(environment.guess(number=5)) == {"answer": "higher", "guesses": 1}

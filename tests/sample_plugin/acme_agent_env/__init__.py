@@ -1,0 +1,1 @@
+"""A third party's plugin for agent-env."""
