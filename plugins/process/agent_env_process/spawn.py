@@ -156,10 +156,10 @@ class Child:
     def close(self) -> None:
         """Lets go of pipes and descriptors. The process must have ended, or is not waited for any longer."""
         for transport in self._transports:
-            if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()  # closing would wait for input that nobody reads any more
-            else:
+            if not isinstance(transport, asyncio.WriteTransport):
                 transport.close()
+            elif transport.get_write_buffer_size():  # closing would wait for input that nobody reads any more
+                transport.abort()
         self._unwatch()
 
     def _watch(self) -> None:
