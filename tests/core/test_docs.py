@@ -46,7 +46,8 @@ def test_every_command_is_documented_with_its_options(name: str) -> None:
 
 def test_every_environment_variable_is_documented() -> None:
     page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
-    sources = (ROOT / "agent_env_core").rglob("*.py")  # plugins document theirs in their READMEs
+    # Plugins document theirs in their READMEs; the kit sets some of its own for its checks.
+    sources = [path for path in (ROOT / "agent_env_core").rglob("*.py") if "testing" not in path.parts]
     used = {name for path in sources for name in re.findall(r'"(AGENT_ENV_[A-Z_]+)"', path.read_text(encoding="utf-8"))}
     assert used
     assert {name for name in used if f"`{name}`" not in page} == set()

@@ -16,20 +16,7 @@ from agent_env_core.cli import main as main_module
 from agent_env_core.errors import PluginError
 from agent_env_core.plugins import EXTEND_GROUP, Entry, Plugins
 
-HEAVY = (
-    "torch",
-    "trl",
-    "transformers",
-    "datasets",
-    "docker",
-    "modal",
-    "e2b",
-    "openenv",
-    "mcp",
-    "fastapi",
-    "uvicorn",
-    "pydantic",
-)
+HEAVY = ("torch", "trl", "transformers", "datasets", "docker", "modal", "e2b", "openenv", "mcp", "fastapi", "uvicorn")
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ def test_every_problem_with_its_file(counter_bundle: Path, tmp_path: Path) -> No
     broken = tmp_path / "broken"
     shutil.copytree(counter_bundle, broken)
     (broken / "tasks" / "aaa.json").write_text("{")
-    (broken / "tasks" / "bbb.json").write_text("[]")
+    (broken / "tasks" / "bbb.json").write_text('{"steps": []}')
     result = run(str(broken))
     assert result.exit_code == 1
     assert result.stdout == ""
