@@ -115,6 +115,8 @@ def alive(client: APIClient, sandbox_id: str) -> dict[str, Any]:
     """
     from docker.errors import NotFound
 
+    if not is_id(sandbox_id):
+        raise Gone(f"docker: {sandbox_id!r} can't be the id of a sandbox")
     try:
         info: dict[str, Any] = client.inspect_container(sandbox_id)
     except NotFound:
@@ -122,6 +124,11 @@ def alive(client: APIClient, sandbox_id: str) -> dict[str, Any]:
     if not is_alive(info):
         raise Gone(obituary(client, info))
     return info
+
+
+def is_id(text: str) -> bool:
+    """Whether a text may name a container; the SDK puts ids into URLs as they are."""
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", text) is not None
 
 
 def is_alive(info: dict[str, Any]) -> bool:

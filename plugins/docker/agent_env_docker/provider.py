@@ -23,7 +23,7 @@ from agent_env_core.sandbox.contract import (
 from agent_env_core.sandbox.leases import EXPIRES_LABEL, expires_label
 from agent_env_docker import execs, files, images, prereqs
 from agent_env_docker.engine import Engine
-from agent_env_docker.failure import alive, inside, is_alive, last_words, short, translated
+from agent_env_docker.failure import alive, inside, is_alive, is_id, last_words, short, translated
 from agent_env_docker.settings import Settings
 
 if TYPE_CHECKING:
@@ -300,6 +300,8 @@ def _remove(client: APIClient, sandbox_id: str) -> bool:
     """Removes a sandbox with its anonymous volumes; False where there is none."""
     from docker.errors import APIError, NotFound
 
+    if not is_id(sandbox_id):
+        return False
     with translated(f"removing the sandbox {short(sandbox_id)}"):
         try:
             info = client.inspect_container(sandbox_id)
