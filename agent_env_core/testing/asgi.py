@@ -1,0 +1,43 @@
+"""Serves an ASGI application on a loopback port of this process, for fakes that must answer over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+
+class Served:
+    """A running application; made by :meth:`start`.
+
+    Attributes:
+        url: Where it answers.
+    """
+
+    def __init__(self, server: Any, task: asyncio.Task[None], url: str) -> None:
+        self._server, self._task, self.url = server, task, url
+
+    @classmethod
+    async def start(cls, app: Any) -> Served:
+        """Serves ``app`` (needs ``uvicorn``) until :meth:`close`; it listens when this returns."""
+        import uvicorn
+
+        class Quiet(uvicorn.Server):
+            """A server that leaves the process's signals alone."""
+
+            @contextlib.contextmanager
+            def capture_signals(self) -> Iterator[None]:
+                yield
+
+        listening = socket.create_server(("127.0.0.1", 0))  # it stays open: the server takes it over
+        server = Quiet(uvicorn.Config(app, log_config=None, log_level="warning", timeout_graceful_shutdown=1))
+        task = asyncio.create_task(server.serve([listening]))
+        return cls(server, task, f"http://127.0.0.1:{listening.getsockname()[1]}")
+
+    async def close(self) -> None:
+        """Stops it, open connections included. Idempotent."""
+        self._server.should_exit = True
+        self._server.force_exit = True
+        await asyncio.gather(self._task, return_exceptions=True)

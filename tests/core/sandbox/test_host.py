@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import pytest
+
+from agent_env_core.errors import Busy, ConfigError, Gone, ImageError, PluginError, Unavailable, Unsupported
+from agent_env_core.sandbox import host as host_module
+from agent_env_core.sandbox.contract import Image, SandboxSpec
+from agent_env_core.sandbox.host import CREATE_LABEL, SandboxHost, open_host
+from agent_env_core.sandbox.leases import OWNER_LABEL, RUN_LABEL, Owner, expiry, lease_labels
+from agent_env_core.testing.fake import FakeProvider
+from agent_env_core.testing.sandbox import eventually
+
+IMAGE = Image(ref="registry.example/x:1")
+
+
+@pytest.fixture
+def fake():
+    return FakeProvider()
+
+
+@pytest.fixture
+async def host(fake):
+    host = SandboxHost(fake, run_id="run")
+    await host.start()
+    yield host
+    fake.heal()
+    await host.aclose()
+
+
+@pytest.fixture
+async def spec(fake):
+    return SandboxSpec(await fake.prepare(IMAGE), 60)
+
+
+async def settled(host):
+    """Waits until nothing is under way."""
+
+    async def quiet():
+        return host.live == 0
+
+    await eventually(quiet)
+
+
+class TestCreate:
+    async def test_every_sandbox_carries_a_lease(self, host, fake, spec):
+        box = await host.create(replace(spec, labels={"mine": "1"}))
+        labels = fake.sandboxes[box.id].labels
+        assert (labels[RUN_LABEL], labels[OWNER_LABEL], labels["mine"]) == ("run", str(Owner.current()), "1")
+        assert expiry(labels) is not None
+        assert labels[CREATE_LABEL]
+        assert host.labels.items() <= labels.items()
+
+    async def test_a_spec_past_the_capabilities_is_refused_before_anything(self, host, fake, spec):
+        with pytest.raises(Unsupported, match="T4"):
+            await host.create(replace(spec, gpu="T4"))
+        assert fake.calls["create"] == 0
+
+    async def test_a_cancelled_create_is_finished_and_undone(self, host, fake, spec):
+        fake.fault("create", delay=0.02)
+        create = asyncio.create_task(host.create(spec))
+        await eventually(lambda: asyncio.sleep(0, fake.calls["create"]))
+        create.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await create
+        assert host.live == 1, "what is under way counts"
+        await settled(host)
+        assert (fake.created, fake.killed, fake.sandboxes) == (1, 1, {})
+
+    async def test_a_deadline_around_create_leaks_nothing(self, host, fake, spec):
+        fake.fault("create", delay=0.05, times=5)
+
+        async def late():
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(host.create(spec), 0.01)
+
+        await asyncio.gather(*(late() for _ in range(5)))
+        await settled(host)
+        assert fake.sandboxes == {}
+
+    async def test_a_cancelled_create_gives_its_running_place_back(self, fake):
+        host = SandboxHost(fake, max_running=1)
+        spec = SandboxSpec(await fake.prepare(IMAGE), 60)
+        fake.fault("create", delay=0.02)
+        create = asyncio.create_task(host.create(spec))
+        await eventually(lambda: asyncio.sleep(0, fake.calls["create"]))
+        create.cancel()
+        box = await asyncio.wait_for(host.create(spec), 10)
+        assert set(fake.sandboxes) == {box.id}
+        await host.aclose()
+
+    async def test_a_failed_create_gives_its_running_place_back(self, fake):
+        host = SandboxHost(fake, max_running=1)
+        spec = SandboxSpec(await fake.prepare(IMAGE), 60)
+        fake.fault("create", error=ImageError("broken"), times=3)
+        for _ in range(3):
+            with pytest.raises(ImageError):
+                await host.create(spec)
+        await asyncio.wait_for(host.create(spec), 10)
+        await host.aclose()
+
+    async def test_a_create_of_unknown_effect_is_looked_for_and_undone(self, host, fake, spec):
+        fake.fault("create", error=Unavailable("the answer was lost"), after=True)
+        with pytest.raises(Unavailable, match="lost"):
+            await host.create(spec)
+        assert (fake.created, fake.killed, fake.sandboxes) == (1, 1, {})
+
+    async def test_a_provider_at_its_limit_is_asked_again(self):
+        fake = FakeProvider(capacity=4)
+        host = SandboxHost(fake)
+        spec = SandboxSpec(await fake.prepare(IMAGE), 60)
+
+        async def rollout():
+            box = await host.create(spec)
+            await asyncio.sleep(0)
+            await host.destroy(box.id)
+
+        await asyncio.wait_for(asyncio.gather(*(rollout() for _ in range(16))), 30)
+        assert (fake.created, fake.most) == (16, 4)
+        await host.aclose()
+
+    async def test_a_provider_that_stays_at_its_limit_is_given_up(self, host, fake, spec, monkeypatch):
+        monkeypatch.setattr(host_module, "BUSY_BUDGET", 0.2)
+        fake.fault("create", error=Busy("quota", retry_after=0.05), times=100)
+        with pytest.raises(Busy, match="quota"):
+            await asyncio.wait_for(host.create(spec), 10)
+
+    async def test_the_limits_are_kept(self):
+        fake = FakeProvider(start_time=0.002)
+        host = SandboxHost(fake, max_starting=3, max_running=5)
+        spec = SandboxSpec(await fake.prepare(IMAGE), 60)
+
+        async def rollout():
+            box = await host.create(spec)
+            await asyncio.sleep(0.002)
+            await host.destroy(box.id)
+
+        await asyncio.gather(*(rollout() for _ in range(20)))
+        assert fake.created == 20
+        assert fake.most_starting == 3
+        assert fake.most == 5
+        await host.aclose()
+
+
+class TestDestroy:
+    async def test_it_is_idempotent(self, host, fake, spec):
+        box = await host.create(spec)
+        assert await host.destroy(box.id) is True
+        assert await host.destroy(box.id) is False
+        assert await host.destroy("never-was") is False
+
+    async def test_callers_at_once_share_one_kill(self, host, fake, spec):
+        box = await host.create(spec)
+        fake.fault("kill", delay=0.01)
+        assert await asyncio.gather(*(host.destroy(box.id) for _ in range(5))) == [True] * 5
+        assert fake.calls["kill"] == 1
+
+    @pytest.mark.parametrize("error", [Unavailable("no answer"), Busy("later", retry_after=0.01), KeyError("bug")])
+    async def test_it_is_tried_until_it_works(self, host, fake, spec, error):
+        box = await host.create(spec)
+        fake.fault("kill", error=error, times=2)
+        assert await asyncio.wait_for(host.destroy(box.id), 10) is True
+        assert host.live == 0
+
+    async def test_a_cancelled_caller_doesnt_stop_it(self, host, fake, spec):
+        box = await host.create(spec)
+        fake.fault("kill", delay=0.02)
+        caller = asyncio.create_task(host.destroy(box.id))
+        await eventually(lambda: asyncio.sleep(0, fake.calls["kill"]))
+        caller.cancel()
+        await settled(host)
+        assert fake.sandboxes == {}
+
+    async def test_a_hang_keeps_its_caller_only_for_the_budget(self, host, fake, spec, monkeypatch):
+        monkeypatch.setattr(host_module, "DESTROY_BUDGET", 0.05)
+        monkeypatch.setattr(host_module, "KILL_TIMEOUT", 0.2)
+        box = await host.create(spec)
+        fake.fault("kill", hang=True)
+        with pytest.raises(Unavailable, match=f"{box.id} could not be ended within 0.05 s"):
+            await host.destroy(box.id)
+        assert host.live == 1, "what may still stand counts"
+        await settled(host)  # behind, the next try works
+
+    async def test_one_that_died_by_itself_frees_its_place(self, fake):
+        host = SandboxHost(fake, max_running=1)
+        spec = SandboxSpec(await fake.prepare(IMAGE), 60)
+        box = await host.create(spec)
+        fake.die(box.id)
+        with pytest.raises(Gone):
+            await box.exec(["true"])
+        await host.destroy(box.id)
+        await asyncio.wait_for(host.create(spec), 10)
+        await host.aclose()
+
+
+class TestPrepare:
+    async def test_callers_at_once_share_one_build(self, host, fake):
+        fake.fault("prepare", delay=0.01)
+        assert len(set(await asyncio.gather(*(host.prepare(IMAGE) for _ in range(8))))) == 1
+        assert fake.calls["prepare"] == 1
+        await host.prepare(IMAGE)
+        assert fake.calls["prepare"] == 2, "only what is under way is shared: content may change"
+
+    async def test_one_caller_leaving_doesnt_stop_it_for_the_others(self, host, fake):
+        fake.fault("prepare", delay=0.02)
+        leaving, staying = (asyncio.create_task(host.prepare(IMAGE)) for _ in range(2))
+        await eventually(lambda: asyncio.sleep(0, fake.calls["prepare"]))
+        leaving.cancel()
+        assert await staying
+
+    async def test_the_last_caller_leaving_stops_it(self, host, fake):
+        fake.fault("prepare", hang=True)
+        caller = asyncio.create_task(host.prepare(IMAGE))
+        await eventually(lambda: asyncio.sleep(0, fake.calls["prepare"]))
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        assert await asyncio.wait_for(host.prepare(IMAGE), 10)
+
+    async def test_a_failure_reaches_all_and_is_not_kept(self, host, fake):
+        fake.fault("prepare", error=ImageError("no space"))
+        answers = await asyncio.gather(*(host.prepare(IMAGE) for _ in range(3)), return_exceptions=True)
+        assert [str(answer) for answer in answers] == ["no space"] * 3
+        assert await host.prepare(IMAGE)
+
+
+class TestStart:
+    async def test_it_ends_what_dead_owners_left_and_nothing_else(self, fake, caplog):
+        image = await fake.prepare(IMAGE)
+        dead, alive = replace(Owner.current(), start="1"), Owner.current()
+        elsewhere = replace(dead, host="other-00000000")
+        for owner in (dead, alive, elsewhere):
+            await fake.create(SandboxSpec(image, 60, labels=lease_labels(owner, "earlier", 60)))
+        await fake.create(SandboxSpec(image, 60))  # not one of ours
+        host = SandboxHost(fake)
+        with caplog.at_level(logging.INFO):
+            await host.start()
+        assert fake.killed == 1
+        assert "fake-1" not in fake.sandboxes
+        assert "ended leftover sandbox fake-1" in caplog.text
+        await host.aclose()
+
+    async def test_a_provider_that_cant_be_used_says_so(self, fake):
+        fake.fault("list", error=ConfigError("no engine here; start it"))
+        with pytest.raises(ConfigError, match="no engine"):
+            await SandboxHost(fake).start()
+
+    async def test_a_provider_that_doesnt_answer_now_is_used_later(self, fake, caplog):
+        fake.fault("list", error=Unavailable("timeout"))
+        host = SandboxHost(fake)
+        await host.start()
+        assert "can't look for leftovers of dead runs: timeout" in caplog.text
+        await host.create(SandboxSpec(await fake.prepare(IMAGE), 60))
+        assert await host.aclose() == []
+
+
+class TestClose:
+    async def test_it_ends_everything_and_closes_the_provider(self, fake, spec):
+        host = SandboxHost(fake)
+        for _ in range(5):
+            await host.create(spec)
+        assert await host.aclose() == []
+        assert await host.aclose() == []
+        assert (fake.sandboxes, fake.closed, host.live) == ({}, True, 0)
+
+    async def test_it_leaves_another_hosts_sandboxes_alone(self, fake, spec):
+        one, other = SandboxHost(fake), SandboxHost(fake)
+        await one.create(spec)
+        box = await other.create(spec)
+        await one.aclose()
+        assert set(fake.sandboxes) == {box.id}
+        await other.aclose()
+
+    async def test_creates_under_way_are_undone(self, fake, spec):
+        host = SandboxHost(fake, max_starting=2)
+        fake.fault("create", delay=0.02, times=8)
+        creates = [asyncio.create_task(host.create(spec)) for _ in range(8)]
+        await eventually(lambda: asyncio.sleep(0, fake.calls["create"]))
+        assert await host.aclose() == []
+        answers = await asyncio.gather(*creates, return_exceptions=True)
+        assert all(isinstance(answer, Unavailable) for answer in answers)
+        assert fake.sandboxes == {}
+
+    async def test_nothing_is_created_afterwards(self, fake, spec):
+        host = SandboxHost(fake)
+        await host.aclose()
+        with pytest.raises(Unavailable, match="closing"):
+            await host.create(spec)
+
+    async def test_it_finds_what_no_call_returned(self, fake, spec):
+        host = SandboxHost(fake)
+        await fake.create(replace(spec, labels=host.labels))
+        await host.aclose()
+        assert fake.sandboxes == {}
+
+    async def test_survivors_are_named(self, fake, spec, caplog, monkeypatch):
+        monkeypatch.setattr(host_module, "CLOSE_BUDGET", 0.05)
+        host = SandboxHost(fake)
+        stays, goes = await host.create(spec), await host.create(spec)
+        await host.destroy(goes.id)
+        fake.fault("kill", error=Unavailable("no answer"), times=1000)
+        assert await host.aclose() == [stays.id]
+        assert f"could not end sandbox {stays.id}" in caplog.text
+
+    async def test_as_a_context_it_starts_and_closes(self, fake, spec):
+        async with SandboxHost(fake) as host:
+            await host.create(spec)
+            assert host.provider is fake
+            assert host.live == 1
+        assert fake.sandboxes == {}
+
+
+class TestOpenHost:
+    def test_an_unknown_name_lists_the_known_ones(self):
+        with pytest.raises(PluginError, match=r"no sandbox provider 'nope'; known: .*process"):
+            open_host("nope")
+
+    def test_docker_is_the_default(self, monkeypatch):
+        asked = []
+
+        class Known:
+            def sandbox_provider(self, name):
+                asked.append(name)
+                return lambda config: FakeProvider()
+
+        monkeypatch.setattr(host_module, "plugins", Known)
+        host = open_host(run_id="mine")
+        assert (asked, host.run_id) == (["docker"], "mine")
