@@ -1,5 +1,7 @@
 """Dockerfiles: lines, words, substitution, stages, and the command an image starts with."""
 
+import io
+
 import pytest
 
 from agent_env_core.bundle.dockerfile import parse_dockerfile, read_dockerfile
@@ -259,3 +261,44 @@ def test_files(tmp_path):
         make()
         with pytest.raises(ImageError, match=why):
             read_dockerfile(path)
+
+
+# -- against an engine
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    "text",
+    [
+        'FROM scratch\nENV A="x y" B=\'z  w\' C=p\\ q\nENV D $A  text "q"\nENV E=$A F=${N:-${A}x} G="${N:-a b}"\n'
+        'ENV H=${A:+yes} I=\'$A\' J="\\$A" K=\\$A L=x${A}y$ M=$A2 O=a=b P=#x Q="a\'b" R=\'a"b\' S=a"b c"d',
+        "FROM scratch AS base\nENV A=1\nWORKDIR /app\nWORKDIR sub/../x/\nUSER bob\nEXPOSE 80 443/tcp 9000-9001\n"
+        'CMD ["a", "b"]\nFROM base\nWORKDIR y\nENV B=$A\nENTRYPOINT exec e',
+        "FROM scratch\nCMD ['a']",
+        'FROM scratch\nCMD ["b"]\nENTRYPOINT ["a"]',
+        'FROM scratch\nENTRYPOINT ["a"]\nENTRYPOINT []\nCMD b',
+        'FROM scratch\nSHELL ["/bin/bash", "-c"]\nCMD  echo   "a"   b ',
+        "ARG T=1\nFROM scratch\nARG T\nARG U=2$T\nENV A=$T$U W=${Q:-no}\nUSER $U:g\nWORKDIR /a b/$T",
+        "# escape=`\nFROM scratch\nENV A=C:\\x `\n  B=1\n",
+        'FROM scratch\nENV A=1 \\\n\n # c\n B=2\nCMD ["x", \\\n "y"]',
+        'FROM scratch\nARG P="80 443"\nEXPOSE $P\nENV A=a\\\nb',
+    ],
+)
+def test_an_engine_reads_it_the_same_way(text):
+    import docker
+
+    client = docker.from_env()
+    try:
+        image, _ = client.images.build(fileobj=io.BytesIO(text.encode()), rm=True, forcerm=True)
+        built = image.attrs["Config"]
+        client.images.remove(image.id, force=True)
+    finally:
+        client.close()
+    ours = parse_dockerfile(text)
+    # BuildKit sets a PATH where the base image has none.
+    assert sorted(f"{key}={value}" for key, value in ours.env.items()) == sorted(
+        entry for entry in built["Env"] or [] if not entry.startswith("PATH=")
+    )
+    assert [ours.workdir or "", ours.user or ""] == [built["WorkingDir"], built["User"]]
+    assert sorted(ours.exposed) == sorted(int(port.split("/")[0]) for port in built.get("ExposedPorts") or ())
+    assert list(ours.start_command()) == (built["Entrypoint"] or []) + (built["Cmd"] or [])

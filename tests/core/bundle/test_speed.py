@@ -1,0 +1,63 @@
+"""How long a large bundle takes to read: printed, and not judged by the clock. What is judged is the work done."""
+
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+TASKS = 2200
+PROMPT = "Hour 12: 31.25 $/MWh, so charge. " * 90  # about 3 kB
+
+_opened: Counter[str] | None = None
+
+
+def _listen(event, args):
+    if _opened is not None and event == "open":
+        _opened[str(args[0])] += 1
+
+
+sys.addaudithook(_listen)  # stays for good, and does nothing but while a bundle is read
+
+
+@pytest.fixture
+def large(quay):
+    for number in range(TASKS):
+        quay.write(
+            f"tasks/day-{number:04}.json",
+            [
+                {"id": "env", "type": "deploy_env", "env_id": "quay", "ttl_seconds": 3600},
+                {"id": "load", "type": "wait", "seconds": number, "args": {"scenario": f"day-{number}"}},
+                {"id": "planner", "type": "deploy_agent", "env_ids": ["quay"]},
+                {"id": "play", "type": "prompt_agent", "prompt_id": "day", "system_prompt": "Plan.", "prompt": PROMPT},
+                {"id": "grade", "type": "env_outcome_verifier", "env_id": "quay", "file_artifact_id": "quay-verifier"},
+            ],
+        )
+    names = ", ".join(f'"day-{number:04}"' for number in range(TASKS - 200))
+    quay.write("evals/train.toml", f"tasks = [{names}]")
+    return quay
+
+
+def test_a_large_bundle_is_read_with_each_file_opened_once(large, capsys):
+    global _opened
+    _opened = Counter()
+    start = time.perf_counter()
+    try:
+        bundle = large.load()
+    finally:
+        seconds = time.perf_counter() - start
+        opened, _opened = _opened, None
+    with capsys.disabled():
+        print(f"\nbundle: {TASKS} tasks read and checked in {seconds:.2f} s ({seconds / TASKS * 1e6:.0f} µs a task)")
+    assert len(bundle.tasks) == TASKS + 1
+    assert len(bundle.splits()["train"]) == TASKS - 200
+    tasks = {path: times for path, times in opened.items() if path.startswith(str(large.root / "tasks"))}
+    assert set(tasks.values()) == {1}
+    assert len(tasks) == TASKS + 1
+
+
+def test_one_wrong_name_in_every_task_is_told_for_each_and_explained_once(large):
+    (large.root / "envs/quay").rename(large.root / "envs/quai")
+    problems = large.problems()
+    assert len(problems) == 3 * TASKS + 1
+    assert {problem.fix for problem in problems} == {"did you mean 'quai'?"}
