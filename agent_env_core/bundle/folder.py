@@ -66,10 +66,9 @@ class Folder:
         try:
             with os.scandir(path) as items:
                 for item in items:
+                    where = f"{rel}/{item.name}" if rel else item.name
                     if not is_leaving(item.name):
-                        found.append(
-                            Entry(item.name, f"{rel}/{item.name}" if rel else item.name, item.path, _sort(item))
-                        )
+                        found.append(Entry(item.name, where, item.path, _sort(item)))
         except OSError as exc:
             self.problems.add(show(rel) or ".", f"can't be listed: {exc.strerror or exc}")
         found.sort(key=lambda entry: entry.name)
@@ -97,7 +96,7 @@ class Folder:
         return None
 
     def _follow(self, entry: Entry, place: str) -> Entry | None:
-        fix = "put a copy of what it should name in its place"
+        fix = "put a copy of what it names in its place, or move it out of the bundle"
         try:
             target = os.path.realpath(entry.path, strict=True)
             mode = os.stat(target).st_mode

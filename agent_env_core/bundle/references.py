@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_env_core.bundle.config import Problems
-from agent_env_core.bundle.names import fold, listed, nearest, nfc, quote
+from agent_env_core.bundle.names import fold, listed, nearest, nfc, quote, show
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,8 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
 }
 #: An agent of a store needs no folder here: a played episode puts the trainer's model in its place.
 FROM_STORE = frozenset({"agent"})
+#: How many wrong names are compared with all right ones; past that a bundle is wrong in bulk, and a guess is no help.
+MAX_GUESSES = 20
 
 
 def an(kind: str) -> str:
@@ -97,6 +99,7 @@ class Names:
     _exact: dict[str, dict[str, Target]] = field(init=False, repr=False)
     _folded: dict[str, dict[str, Target]] = field(init=False, repr=False)
     _lost: dict[str, str] = field(init=False, repr=False)
+    _guesses: int = field(init=False, repr=False, default=MAX_GUESSES)
     _absent: dict[tuple[str, str], tuple[str, str]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -154,10 +157,11 @@ class Names:
             if lost := self._lost.get(f"{folder}/{fold(value)}"):
                 home = FOLDERS[kind][0]
                 fix = f"{an(kind)} is a " + (f"file {home}/<name>.json" if kind == "task" else f"folder {home}/<name>/")
-                return f"{said} names {lost}, which is no part of the bundle", fix
+                return f"{said} names {show(lost)}, which is no part of the bundle", fix
         if kind in FROM_STORE or kind not in self._exact:
             return "", ""
         here = [target.name for target in self.targets[kind]]
-        meant = nearest(value, here)
+        self._guesses -= 1
+        meant = nearest(value, here) if self._guesses >= 0 else ""
         fix = f"did you mean {meant!r}?" if meant else f"add it under {FOLDERS[kind][0]}/, which has: {listed(here)}"
         return f"{kind} {said} is not in this bundle", fix

@@ -28,7 +28,7 @@ DECLARED = StepDeclaration(
         Reference("makes", "artifact", output=True),
     ),
 )
-fuzzed = settings(max_examples=150, deadline=None)
+fuzzed = settings(max_examples=60, deadline=None)
 
 _opened: list[str] | None = None
 

@@ -56,6 +56,14 @@ def test_a_large_bundle_is_read_with_each_file_opened_once(large, capsys):
     assert len(tasks) == TASKS + 1
 
 
+def test_many_wrong_names_do_not_take_ever_longer(large):
+    names = ", ".join(f'"night-{number:04}"' for number in range(TASKS))
+    large.write("evals/train.toml", f"tasks = [{names}]")
+    start = time.process_time()
+    assert len(large.problems()) == TASKS
+    assert time.process_time() - start < 20  # each compared with each would take minutes
+
+
 def test_one_wrong_name_in_every_task_is_told_for_each_and_explained_once(large):
     (large.root / "envs/quay").rename(large.root / "envs/quai")
     problems = large.problems()
