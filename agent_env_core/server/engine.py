@@ -213,6 +213,12 @@ class Engine:
         self._rollouts.discard(rollout)
 
     @property
+    def live(self) -> int:
+        """How many sandboxes there are, those coming and going included."""
+        host = self._sandbox if isinstance(self._sandbox, SandboxHost) else self._host
+        return host.live if host is not None else 0
+
+    @property
     def sandbox(self) -> str:
         """The name of the sandbox provider."""
         return self._sandbox.provider.name if isinstance(self._sandbox, SandboxHost) else self._sandbox or "docker"

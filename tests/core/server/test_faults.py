@@ -1,0 +1,201 @@
+"""What goes wrong ends one episode, unscored and with a reason; the session and the server go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+MISSED = "hang didn't answer within 0.3s, and the episode ended, since what the call does may still be under way"
+
+
+def call(session: Any, tool: str, **arguments: Any) -> Any:
+    return session.step({"type": "call_tool", "tool_name": tool, "arguments": arguments})
+
+
+def works(session: Any) -> bool:
+    """Whether the session plays an episode to its score."""
+    session.reset(split="train", index=0)
+    call(session, "add", amount=3)
+    return call(session, "end_turn").reward == 1.0
+
+
+def nothing_runs(server: Any, wait_until: Callable[..., bool]) -> bool:
+    """Whether every sandbox of the server is gone, within a while."""
+    return wait_until(lambda: server.service.engine.live == 0)
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., bool]:
+    def wait(true: Callable[[], object], seconds: float = 10.0) -> bool:
+        deadline = time.monotonic() + seconds
+        while not true():
+            if time.monotonic() > deadline:
+                return False
+            threading.Event().wait(0.01)
+        return True
+
+    return wait
+
+
+def test_a_tool_that_hangs(counter: Any, wait_until: Any) -> None:
+    with counter.session() as session:
+        session.reset(split="train", index=0, tool_timeout=0.3)
+        began = time.monotonic()
+        missed = call(session, "hang")
+        assert time.monotonic() - began < 3
+        assert (missed.done, missed.reward) == (True, None)
+        assert missed.observation["error"] == {"error_type": "timeout", "message": MISSED}
+        metadata = missed.observation["metadata"]
+        assert (metadata["status"], metadata["error"], metadata["phase"]) == ("error", MISSED, "tool")
+        assert metadata["task"]["name"] == "one-turn"
+        assert "call reset" in call(session, "peek").observation["metadata"]["error"]
+        assert works(session)
+    assert nothing_runs(counter, wait_until)
+
+
+def test_an_env_that_dies_between_two_calls(counter: Any, wait_until: Any) -> None:
+    with counter.session() as session:
+        session.reset(split="train", index=0)
+        call(session, "add", amount=1)
+        died = call(session, "crash")
+        assert (died.done, died.reward) == (True, None)
+        assert died.observation["error"]["error_type"] == "transport_error"
+        assert died.observation["metadata"]["error"]
+        assert works(session)
+    assert nothing_runs(counter, wait_until)
+
+
+@pytest.mark.parametrize("name", ["verifier-raise", "verifier-exit", "verifier-nonsense"])
+def test_a_verifier_that_fails(counter: Any, name: str) -> None:
+    rows = httpx.post(f"{counter.url}/counter/tasks", json={"split": "all"}, trust_env=False).json()["tasks"]
+    with counter.session() as session:
+        session.reset(task_id=next(row["id"] for row in rows if row["name"] == name))
+        ended = call(session, "end_turn")
+        assert (ended.done, ended.reward) == (True, None)
+        metadata = ended.observation["metadata"]
+        assert (metadata["status"], metadata["phase"]) == ("error", "verify")
+        assert metadata["error"]
+        assert works(session)
+
+
+def test_an_env_that_never_answers(serve: Any, changed_counter: Any, wait_until: Any) -> None:
+    server = serve(changed_counter(start="never"))
+    with server.session() as session:
+        began = time.monotonic()
+        missed = session.reset(split="train", index=0, reset_timeout=0.5)
+        assert time.monotonic() - began < 3
+        assert (missed.done, missed.reward) == (True, None)
+        assert missed.observation["metadata"]["error"] == "the episode wasn't ready within 0.5s"
+        assert missed.observation["metadata"]["phase"] == "deploy"
+    assert nothing_runs(server, wait_until)
+
+
+def test_an_env_that_ends_at_its_start(serve: Any, changed_counter: Any, wait_until: Any) -> None:
+    server = serve(changed_counter(start="die"))
+    with server.session() as session:
+        failed = session.reset(split="train", index=0)
+        assert failed.done
+        assert failed.observation["metadata"]["phase"] == "deploy"
+    assert nothing_runs(server, wait_until)
+
+
+def test_a_socket_cut_in_mid_call_frees_its_session_at_once(serve: Any, wait_until: Any, caplog: Any) -> None:
+    server = serve(max_concurrent_envs=1)
+    with connect(f"ws{server.url.removeprefix('http')}/ws", proxy=None) as socket:
+        socket.send(json.dumps({"type": "reset", "data": {"split": "train", "index": 0}}))
+        assert json.loads(socket.recv())["data"]["done"] is False
+        socket.send(json.dumps({"type": "step", "data": {"type": "call_tool", "tool_name": "hang", "arguments": {}}}))
+        assert wait_until(lambda: server.service.sessions.all()[0].state.step_count == 1)
+        socket.socket.shutdown(2)  # no goodbye: as when the trainer's machine goes away
+    assert wait_until(lambda: not server.service.sessions.all())
+    assert nothing_runs(server, wait_until)
+    with server.session() as session:
+        assert works(session)
+    assert "Traceback" not in caplog.text
+
+
+def test_a_deploying_episode_is_abandoned_over_http(serve: Any, changed_counter: Any, wait_until: Any) -> None:
+    server = serve(changed_counter(start="never"))
+    answered: list[Any] = []
+    with server.session() as session:
+        keys = {"split": "train", "index": 0, "session": "a-key", "episode_id": "mine"}
+        resetting = threading.Thread(target=lambda: answered.append(session.reset(**keys)))
+        resetting.start()
+        assert wait_until(lambda: server.service.engine.live)
+
+        def abandon(key: str, **body: str) -> httpx.Response:
+            url = f"{server.url}/agent-env/v1/sessions/{key}/abandon"
+            return httpx.post(url, json=body, trust_env=False)
+
+        assert abandon("another-key").status_code == 404
+        assert abandon("a-key", episode_id="another").json() == {"abandoned": False}
+        assert abandon("a-key", episode_id="mine", reason="enough").json() == {"abandoned": True}
+        assert abandon("a-key", episode_id="mine").json() == {"abandoned": False}
+        resetting.join(5)
+        assert answered[0].done
+        assert answered[0].observation["metadata"]["error"] == "the episode was abandoned: enough"
+    assert nothing_runs(server, wait_until)
+
+
+def test_a_full_server_says_so_in_openenvs_own_words(serve: Any) -> None:
+    server = serve(max_concurrent_envs=1)
+    with server.session() as session:
+        session.reset(split="train", index=0)
+        with connect(f"ws{server.url.removeprefix('http')}/ws", proxy=None) as second:
+            refusal = json.loads(second.recv(timeout=5))
+        assert refusal["data"]["code"] == "CAPACITY_REACHED"
+        assert (refusal["data"]["active_sessions"], refusal["data"]["max_sessions"]) == (1, 1)
+        assert call(session, "peek").observation["result"]["data"] == '{"value": 0}'
+
+
+def test_a_reserved_tool_name_is_refused_with_the_fix(serve: Any, changed_counter: Any, tmp_path: Path) -> None:
+    bundle = changed_counter()
+    source = bundle / "envs" / "counter" / "server.py"
+    source.write_text(source.read_text(encoding="utf-8").replace('"peek": (peek', '"close": (peek'), encoding="utf-8")
+    server = serve(bundle)
+    with server.session() as session:
+        refused = session.reset(split="train", index=0)
+        assert refused.done
+        assert "the env offers tools named close" in refused.observation["metadata"]["error"]
+        assert "modify_env_tool_access" in refused.observation["metadata"]["error"]
+    entries = httpx.get(f"{server.url}/agent-env/v1/toolsets", trust_env=False).json()["toolsets"]
+    assert all("tools named close" in entry["error"] for entry in entries)
+
+
+def test_slow_tools_of_some_sessions_hold_up_nobody(counter: Any) -> None:
+    """User pain 31: what one session's env does must not starve the server."""
+    sessions = [counter.session() for _ in range(6)]
+    opened = [context.__enter__() for context in sessions]
+    try:
+        for session in opened:
+            session.reset(split="train", index=0, tool_timeout=1.0)
+        hanging = [threading.Thread(target=call, args=(session, "hang")) for session in opened]
+        for thread in hanging:
+            thread.start()
+        waits = []
+        while any(thread.is_alive() for thread in hanging):
+            began = time.monotonic()
+            assert httpx.get(f"{counter.url}/health", trust_env=False).status_code == 200
+            waits.append(time.monotonic() - began)
+        assert sorted(waits)[int(len(waits) * 0.9)] < 0.5
+    finally:
+        for context in sessions:
+            context.__exit__(None, None, None)
+
+
+async def test_an_engine_that_is_not_running_says_why(counter_bundle: Path) -> None:
+    from agent_env_core.errors import EpisodeError
+    from agent_env_core.server.app import service_for
+
+    engine = service_for(counter_bundle, sandbox="process").engine
+    with pytest.raises(EpisodeError, match="its app's lifespan was never started"):
+        engine.call(asyncio.sleep(0), seconds=1, phase="deploy")
