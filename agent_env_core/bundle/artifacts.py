@@ -16,7 +16,7 @@ from agent_env_core.bundle.names import listed, quote
 SKILL_FILE = "SKILL.md"
 _SKILL_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _SKILL_LIMITS = {"name": 64, "description": 1024, "compatibility": 500}
-_SKILL_KEYS = ("name", "description", "license", "compatibility", "allowed-tools", "metadata")
+SKILL_KEYS = ("name", "description", "license", "compatibility", "allowed-tools", "metadata")
 
 Settings = dict[str, Any]
 
@@ -40,13 +40,13 @@ def read_artifact(reading: Reading, held: Holding) -> Artifact | None:
     if "type" in table.data and table.text("type") is None:
         return None
     kind = artifact_type(held)
-    if kind not in _TYPES:
-        table.fault("type", f"{quote(kind)} is unknown", f"use one of {', '.join(_TYPES)}")
+    if kind not in ARTIFACT_TYPES:
+        table.fault("type", f"{quote(kind)} is unknown", f"use one of {', '.join(ARTIFACT_TYPES)}")
         return None
     if not held.files and not table.data:
         reading.problems.add(held.place, "is empty", "put files in it, or remove it")
         return None
-    keys, read = _TYPES[kind]
+    keys, read = ARTIFACT_TYPES[kind]
     table.known(("type", "id", *keys))
     before = len(reading.problems.found)
     settings = read(reading, held)
@@ -129,7 +129,8 @@ def _cli(reading: Reading, held: Holding) -> Settings:
     return {key: held.table.text(key, required=True) for key in ("command_name", "entrypoint")}
 
 
-_TYPES: Mapping[str, tuple[tuple[str, ...], Callable[[Reading, Holding], Settings]]] = {
+#: Each type's own keys in artifact.toml, and its reader.
+ARTIFACT_TYPES: Mapping[str, tuple[tuple[str, ...], Callable[[Reading, Holding], Settings]]] = {
     "file": (("description",), _file),
     "file_artifact_universe": ((), _universe),
     "docker_image": (("description", "ref"), _docker_image),
@@ -169,8 +170,8 @@ def read_skill(reading: Reading, held: Holding) -> Skill | None:
 def _skill_faults(folder: str, front: Mapping[str, str]) -> list[tuple[str, str]]:
     faults = []
     for key in front:
-        if key not in _SKILL_KEYS:
-            faults.append((f"unknown key {quote(key)} in its front matter", f"known keys: {', '.join(_SKILL_KEYS)}"))
+        if key not in SKILL_KEYS:
+            faults.append((f"unknown key {quote(key)} in its front matter", f"known keys: {', '.join(SKILL_KEYS)}"))
     for key in ("name", "description"):
         if not front.get(key):
             faults.append((f"has no {key} in its front matter", f"add {key}: …"))

@@ -15,6 +15,9 @@ from agent_env_core.bundle.source_scan import card_names
 DOCKERFILE = "Dockerfile"
 ENV_TYPE = "mcp_server"
 AGENT_TYPE = "a2a_agent"
+ENV_KEYS = ("type", "id", "image", "environment_name", "env_provider_type")
+AGENT_KEYS = ("type", "id", "image", "default_env_vars", "metadata")
+METADATA_KEYS = ("default_model", "min_disk_size_gb", "takes_credentials")
 #: Kinds of env that the format knows and that can't be deployed here.
 OTHER_ENV_TYPES = frozenset({"website", "multi", "computer_driver"})
 CONFIG_ONLY_TYPES = frozenset({"gateway_server", "service_db"})
@@ -90,7 +93,7 @@ def read_env(reading: Reading, held: Holding) -> Env | None:
     if kind != ENV_TYPE:
         table.fault("type", _type_fault(kind), f"use {ENV_TYPE}")
         return None
-    table.known(("type", "id", "image", "environment_name", "env_provider_type"))
+    table.known(ENV_KEYS)
     image = read_image(reading, held)
     provider = table.text("env_provider_type") or PROVIDER_TYPES[0]
     if provider not in PROVIDER_TYPES:
@@ -143,14 +146,14 @@ def read_agent(reading: Reading, held: Holding) -> Agent | None:
     if kind != AGENT_TYPE:
         table.fault("type", f"{quote(kind)} is unknown", f"use {AGENT_TYPE}")
         return None
-    table.known(("type", "id", "image", "default_env_vars", "metadata"))
+    table.known(AGENT_KEYS)
     variables = table.table("default_env_vars")
     if variables:
         for key, value in variables.data.items():
             if not isinstance(value, str):
                 variables.fault(key, f"must be a text, not {quote(value)}", "put it in quotes")
     if metadata := table.table("metadata"):
-        metadata.known(("default_model", "min_disk_size_gb", "takes_credentials"))
+        metadata.known(METADATA_KEYS)
         metadata.text("default_model")
         metadata.number("min_disk_size_gb")
         metadata.flag("takes_credentials")

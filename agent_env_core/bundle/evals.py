@@ -12,6 +12,7 @@ from agent_env_core.bundle.model import ALL_SPLIT
 from agent_env_core.bundle.names import listed, quote
 
 EVAL_TYPE = "eval"
+EVAL_KEYS = ("tasks", "type", "id")
 _ALIAS = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 #: Tables of aliases.toml, and the kind of entity each names.
 ALIAS_TABLES = {"agents": "agent", "envs": "env"}
@@ -21,7 +22,7 @@ def read_eval(reading: Reading, table: Table, name: str) -> tuple[str, tuple[str
     """An eval's id and the ids of its tasks."""
     if name == ALL_SPLIT:
         reading.problems.add(table.place, f"can't be named {ALL_SPLIT!r}: that split holds every task", "rename it")
-    table.known(("tasks", "type", "id"))
+    table.known(EVAL_KEYS)
     kind = table.text("type") or EVAL_TYPE
     if kind != EVAL_TYPE:
         table.fault("type", f"{quote(kind)} is unknown", f"use {EVAL_TYPE}, or leave it out")

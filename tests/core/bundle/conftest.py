@@ -64,18 +64,18 @@ class BundleFolder:
             self.write(path, content)
         return self
 
-    def quay(self) -> BundleFolder:
+    def garden(self) -> BundleFolder:
         """A small bundle that is right: an env, a verifier, a task, an eval."""
         return self.fill(
             {
-                "envs/quay/Dockerfile": 'FROM python:3.12-slim\nCMD ["python", "server.py"]\n',
-                "envs/quay/server.py": '@environment_card(name="quay")\nclass Quay: ...\n',
-                "artifacts/quay-verifier/verify.py": "async def verify(mcp_url):\n    return []\n",
-                "tasks/monday.json": [
-                    {"id": "env", "type": "deploy_env", "env_id": "quay"},
-                    {"id": "grade", "type": "env_outcome_verifier", "file_artifact_id": "quay-verifier"},
+                "envs/garden/Dockerfile": 'FROM python:3.12-slim\nCMD ["python", "server.py"]\n',
+                "envs/garden/server.py": '@environment_card(name="garden")\nclass Garden: ...\n',
+                "artifacts/garden-judge/verify.py": "async def verify(mcp_url):\n    return []\n",
+                "tasks/spring.json": [
+                    {"id": "env", "type": "deploy_env", "env_id": "garden"},
+                    {"id": "grade", "type": "env_outcome_verifier", "file_artifact_id": "garden-judge"},
                 ],
-                "evals/smoke.toml": 'tasks = ["monday"]\n',
+                "evals/smoke.toml": 'tasks = ["spring"]\n',
             }
         )
 
@@ -93,9 +93,9 @@ class BundleFolder:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> BundleFolder:
-    return BundleFolder(tmp_path / "quayplan")
+    return BundleFolder(tmp_path / "gardenplan")
 
 
 @pytest.fixture
-def quay(folder: BundleFolder) -> BundleFolder:
-    return folder.quay()
+def garden(folder: BundleFolder) -> BundleFolder:
+    return folder.garden()

@@ -4,7 +4,7 @@ import pytest
 
 from agent_env_core.bundle import frontmatter
 
-SKILL = "---\nname: berthing\ndescription: How to berth.\n---\n# Text\n"
+SKILL = "---\nname: pruning\ndescription: How to prune.\n---\n# Text\n"
 
 
 @pytest.mark.parametrize(
@@ -18,17 +18,17 @@ SKILL = "---\nname: berthing\ndescription: How to berth.\n---\n# Text\n"
         ({"Dockerfile": "", "x": ""}, "docker_image", {}),
         ({"artifact.toml": 'type = "docker_image"\nref = "docker.io/a/b"'}, "docker_image", {"ref": "docker.io/a/b"}),
         (
-            {"s.json": "", "artifact.toml": 'type = "environment"\nenvironment_name = "quay"'},
+            {"s.json": "", "artifact.toml": 'type = "environment"\nenvironment_name = "garden"'},
             "environment",
-            {"environment_name": "quay"},
+            {"environment_name": "garden"},
         ),
         (
-            {"artifact.toml": 'type = "environment"\nenvironment_name = "quay"\nfile = { artifact = "quay-verifier" }'},
+            {"artifact.toml": 'type = "environment"\nenvironment_name = "q"\nfile = { artifact = "garden-judge" }'},
             "environment",
-            {"environment_name": "quay", "file": "{root}/quay-verifier"},
+            {"environment_name": "q", "file": "{root}/garden-judge"},
         ),
         (
-            {"quay/s.json": "", "metadata/day/d.txt": "", "artifact.toml": 'type = "environment_universe"'},
+            {"garden/s.json": "", "metadata/day/d.txt": "", "artifact.toml": 'type = "environment_universe"'},
             "environment_universe",
             {"environment_artifacts": ()},
         ),
@@ -44,12 +44,11 @@ SKILL = "---\nname: berthing\ndescription: How to berth.\n---\n# Text\n"
         ),
     ],
 )
-def test_an_artifact(quay, files, kind, settings):
-    quay.fill(
-        {"artifacts/seed/s.json": "", "artifacts/seed/artifact.toml": 'type = "environment"\nenvironment_name = "q"'}
-    )
-    quay.fill({f"artifacts/it/{path}": text for path, text in files.items()})
-    bundle = quay.load()
+def test_an_artifact(garden, files, kind, settings):
+    garden.write("artifacts/seed/artifact.toml", 'type = "environment"\nenvironment_name = "q"')
+    garden.write("artifacts/seed/s.json", "")
+    garden.fill({f"artifacts/it/{path}": text for path, text in files.items()})
+    bundle = garden.load()
     artifact = bundle.artifacts[f"{bundle.id_root}/it"]
 
     def filled(value):
@@ -82,7 +81,7 @@ def test_an_artifact(quay, files, kind, settings):
             "must hold exactly one file, and holds 0",
         ),
         (
-            {"a": "", "artifact.toml": 'type = "environment"\nenvironment_name = "q"\nfile = "quay-verifier"'},
+            {"a": "", "artifact.toml": 'type = "environment"\nenvironment_name = "q"\nfile = "garden-judge"'},
             "/artifact.toml",
             "file names another artifact, and the folder holds files too",
         ),
@@ -109,7 +108,7 @@ def test_an_artifact(quay, files, kind, settings):
             "environment_artifacts must be a list, not 3",
         ),
         (
-            {"artifact.toml": 'type = "environment_universe"\nenvironment_artifacts = ["quay-verifier"]'},
+            {"artifact.toml": 'type = "environment_universe"\nenvironment_artifacts = ["garden-judge"]'},
             "/artifact.toml",
             "environment_artifacts[0] must name an artifact of type environment",
         ),
@@ -117,19 +116,19 @@ def test_an_artifact(quay, files, kind, settings):
         ({"SKILL.md": SKILL}, "", "has a SKILL.md, so it is a skill"),
     ],
 )
-def test_a_wrong_artifact_is_one_problem(quay, files, place, message):
-    quay.fill({f"artifacts/it/{path}": text for path, text in files.items()})
-    problems = quay.problems()
+def test_a_wrong_artifact_is_one_problem(garden, files, place, message):
+    garden.fill({f"artifacts/it/{path}": text for path, text in files.items()})
+    problems = garden.problems()
     told = [problem for problem in problems if problem.place == f"artifacts/it{place}" and message in problem.message]
     assert told, problems
     assert len(problems) == 1 + (message == "is in no place")  # which leaves it without a seed as well
 
 
 def test_a_skill(folder):
-    folder.fill({"skills/berthing/SKILL.md": SKILL, "skills/berthing/tables/tide.csv": ""})
+    folder.fill({"skills/pruning/SKILL.md": SKILL, "skills/pruning/tables/season.csv": ""})
     (skill,) = folder.load().skills.values()
-    assert (skill.name, skill.description) == ("berthing", "How to berth.")
-    assert skill.files == ("SKILL.md", "tables/tide.csv")
+    assert (skill.name, skill.description) == ("pruning", "How to prune.")
+    assert skill.files == ("SKILL.md", "tables/season.csv")
 
 
 @pytest.mark.parametrize(
@@ -137,26 +136,26 @@ def test_a_skill(folder):
     [
         (None, "has no SKILL.md"),
         ("", "doesn't begin with front matter"),
-        ("---\nname: berthing\n", "without an end"),
-        ("---\nname: berthing\n---\n", "has no description"),
+        ("---\nname: pruning\n", "without an end"),
+        ("---\nname: pruning\n---\n", "has no description"),
         ("---\ndescription: x\n---\n", "has no name"),
-        ("---\nname: mooring\ndescription: x\n---\n", "name 'mooring' differs from its folder's, 'berthing'"),
-        ("---\nname: berthing\ndescription: x\nauthor: me\n---\n", "unknown key 'author'"),
-        (f"---\nname: berthing\ndescription: {'x' * 1025}\n---\n", "description is 1025 characters long, and 1024"),
-        (f"---\nname: berthing\ndescription: x\ncompatibility: {'x' * 501}\n---\n", "compatibility is 501"),
-        ("---\nname: berthing\njust words\n---\n", "isn't 'key: value' in line 3"),
+        ("---\nname: sowing\ndescription: x\n---\n", "name 'sowing' differs from its folder's, 'pruning'"),
+        ("---\nname: pruning\ndescription: x\nauthor: me\n---\n", "unknown key 'author'"),
+        (f"---\nname: pruning\ndescription: {'x' * 1025}\n---\n", "description is 1025 characters long, and 1024"),
+        (f"---\nname: pruning\ndescription: x\ncompatibility: {'x' * 501}\n---\n", "compatibility is 501"),
+        ("---\nname: pruning\njust words\n---\n", "isn't 'key: value' in line 3"),
         (b"---\nname: \xff\n---\n", "is not UTF-8"),
     ],
 )
 def test_a_wrong_skill_is_one_problem(folder, text, message):
-    folder.write("skills/berthing/more.txt", "x")
+    folder.write("skills/pruning/more.txt", "x")
     if text is not None:
-        folder.write("skills/berthing/SKILL.md", text)
+        folder.write("skills/pruning/SKILL.md", text)
     (problem,) = folder.problems()
     assert message in problem.message
 
 
-@pytest.mark.parametrize("name", ["Berthing", "two--hyphens", "-x", "a_b", "x" * 65])
+@pytest.mark.parametrize("name", ["Pruning", "two--hyphens", "-x", "a_b", "x" * 65])
 def test_a_skill_name_that_will_not_do(folder, name):
     folder.write(f"skills/{name}/SKILL.md", f"---\nname: {name}\ndescription: x\n---\n")
     (problem,) = folder.problems()

@@ -3,24 +3,24 @@
 import pytest
 
 CARD = '@environment_card(name="{}")\nclass Server: ...\n'
-TOML = "envs/pier/env.toml"
-NAMED = 'environment_name = "pier"\n'
+TOML = "envs/arbor/env.toml"
+NAMED = 'environment_name = "arbor"\n'
 
 
 @pytest.mark.parametrize(
     ("files", "want"),
     [
-        ({"Dockerfile": "", "env.toml": NAMED}, ("pier", "Dockerfile", None)),
+        ({"Dockerfile": "", "env.toml": NAMED}, ("arbor", "Dockerfile", None)),
         (
             {"Dockerfile": "", "env.toml": NAMED + 'type = "mcp_server"\nenv_provider_type = "server"'},
-            ("pier", "Dockerfile", None),
+            ("arbor", "Dockerfile", None),
         ),
         (
             {"d/Dockerfile": "", "env.toml": NAMED + 'image = { dockerfile = "./d/Dockerfile" }'},
-            ("pier", "d/Dockerfile", None),
+            ("arbor", "d/Dockerfile", None),
         ),
-        ({"env.toml": NAMED + 'image = { ref = "docker.io/library/x:1" }'}, ("pier", None, "docker.io/library/x:1")),
-        ({"env.toml": NAMED + 'image = { ref = "localhost:5000/x" }'}, ("pier", None, "localhost:5000/x")),
+        ({"env.toml": NAMED + 'image = { ref = "docker.io/library/x:1" }'}, ("arbor", None, "docker.io/library/x:1")),
+        ({"env.toml": NAMED + 'image = { ref = "localhost:5000/x" }'}, ("arbor", None, "localhost:5000/x")),
         ({"Dockerfile": "", "a.py": CARD.format("lib")}, ("lib", "Dockerfile", None)),
         ({"Dockerfile": "", "src/deep/a.py": CARD.format("lib"), "b.py": "x = 1"}, ("lib", "Dockerfile", None)),
         ({"Dockerfile": "", "a.py": CARD.format("near"), "src/b.py": CARD.format("far")}, ("near", "Dockerfile", None)),
@@ -41,10 +41,10 @@ NAMED = 'environment_name = "pier"\n'
         ),
     ],
 )
-def test_an_env(quay, files, want):
-    quay.fill({f"envs/pier/{path}": text for path, text in files.items()})
-    bundle = quay.load()
-    env = bundle.envs[f"{bundle.id_root}/pier"]
+def test_an_env(garden, files, want):
+    garden.fill({f"envs/arbor/{path}": text for path, text in files.items()})
+    bundle = garden.load()
+    env = bundle.envs[f"{bundle.id_root}/arbor"]
     image = env.image
     assert (env.environment_name, image.dockerfile if image.context else None, image.ref) == want
 
@@ -52,12 +52,12 @@ def test_an_env(quay, files, want):
 @pytest.mark.parametrize(
     ("files", "place", "message"),
     [
-        ({"x.py": ""}, "envs/pier", "has no Dockerfile"),
-        ({"env.toml": NAMED}, "envs/pier", "has no Dockerfile"),
-        ({"Dockerfile/x": "", "env.toml": NAMED}, "envs/pier", "has no Dockerfile"),
-        ({"dockerfile": "", "env.toml": NAMED}, "envs/pier/dockerfile", "another case than Dockerfile"),
-        ({"Dockerfile": "", "dockerfile": "", "env.toml": NAMED}, "envs/pier/dockerfile", "stands beside Dockerfile"),
-        ({"Dockerfile": "", "Env.toml": NAMED}, "envs/pier/Env.toml", "another case than env.toml"),
+        ({"x.py": ""}, "envs/arbor", "has no Dockerfile"),
+        ({"env.toml": NAMED}, "envs/arbor", "has no Dockerfile"),
+        ({"Dockerfile/x": "", "env.toml": NAMED}, "envs/arbor", "has no Dockerfile"),
+        ({"dockerfile": "", "env.toml": NAMED}, "envs/arbor/dockerfile", "another case than Dockerfile"),
+        ({"Dockerfile": "", "dockerfile": "", "env.toml": NAMED}, "envs/arbor/dockerfile", "stands beside Dockerfile"),
+        ({"Dockerfile": "", "Env.toml": NAMED}, "envs/arbor/Env.toml", "another case than env.toml"),
         ({"Dockerfile": "", "env.toml": "a ="}, TOML, "is not TOML"),
         ({"Dockerfile": "", "env.toml": NAMED + "nme = 1"}, TOML, "unknown key 'nme'"),
         ({"Dockerfile": "", "env.toml": 'type = "website"'}, TOML, "type 'website' can't be deployed by this version"),
@@ -74,7 +74,7 @@ def test_an_env(quay, files, want):
             TOML,
             "environment_name must be a non-empty text, not 3",
         ),
-        ({"Dockerfile": "", "env.toml": NAMED + 'id = "pier"'}, TOML, "id 'pier' must start with @local/"),
+        ({"Dockerfile": "", "env.toml": NAMED + 'id = "arbor"'}, TOML, "id 'arbor' must start with @local/"),
         ({"Dockerfile": "", "env.toml": NAMED + 'id = "@local/a//b"'}, TOML, "id '@local/a//b' has a part ''"),
         ({"Dockerfile": "", "env.toml": NAMED + f'id = "@local/{"a" * 4080}"'}, TOML, "4087 bytes long, and 4071"),
         ({"Dockerfile": "", "env.toml": NAMED + "image = 3"}, TOML, "image can't be 3"),
@@ -86,9 +86,9 @@ def test_an_env(quay, files, want):
             "image can't be",
         ),
         (
-            {"env.toml": NAMED + 'image = { dockerfile = "../quay/Dockerfile" }'},
+            {"env.toml": NAMED + 'image = { dockerfile = "../garden/Dockerfile" }'},
             TOML,
-            "must be a file of this folder, not '../q",
+            "must be a file of this folder, not '../g",
         ),
         ({"env.toml": NAMED + 'image = { dockerfile = "/etc/passwd" }'}, TOML, "must be a file of this folder"),
         ({"env.toml": NAMED + 'image = { dockerfile = "a\\u0000b" }'}, TOML, "must be a file of this folder"),
@@ -103,73 +103,73 @@ def test_an_env(quay, files, want):
         ({"env.toml": NAMED + "image = { ref = 3 }"}, TOML, "image.ref 3 isn't a text"),
         ({"env.toml": NAMED + 'image = "nothing"'}, TOML, "image: artifact 'nothing' is not in this bundle"),
         (
-            {"env.toml": NAMED + 'image = "quay-verifier"'},
+            {"env.toml": NAMED + 'image = "garden-judge"'},
             TOML,
-            "of type docker_image, and 'quay-verifier' is of type file",
+            "of type docker_image, and 'garden-judge' is of type file",
         ),
         (
             {"env.toml": 'image = { ref = "docker.io/x" }'},
-            "envs/pier",
+            "envs/arbor",
             "has no sources here to read its environment_name",
         ),
-        ({"Dockerfile": "", "x.py": "y = 1"}, "envs/pier", "no source has it"),
-        ({"Dockerfile": "", "x.py": "@environment_card(name=NAME)\nclass A: ..."}, "envs/pier", "no source has it"),
+        ({"Dockerfile": "", "x.py": "y = 1"}, "envs/arbor", "no source has it"),
+        ({"Dockerfile": "", "x.py": "@environment_card(name=NAME)\nclass A: ..."}, "envs/arbor", "no source has it"),
         (
             {"Dockerfile": "", "x.py": CARD.format("a") + CARD.format("b")},
-            "envs/pier",
+            "envs/arbor",
             "its sources have several: a, b",
         ),
     ],
 )
-def test_a_wrong_env_is_one_problem(quay, files, place, message):
-    quay.fill({f"envs/pier/{path}": text for path, text in files.items()})
-    (problem,) = quay.problems()
+def test_a_wrong_env_is_one_problem(garden, files, place, message):
+    garden.fill({f"envs/arbor/{path}": text for path, text in files.items()})
+    (problem,) = garden.problems()
     assert problem.place == place
     assert message in problem.message
 
 
-def test_an_image_from_an_artifact(quay):
-    quay.fill(
+def test_an_image_from_an_artifact(garden):
+    garden.fill(
         {
             "artifacts/built/Dockerfile": "",
-            "artifacts/pulled/artifact.toml": 'type = "docker_image"\nref = "ghcr.io/quay/x:1"',
+            "artifacts/pulled/artifact.toml": 'type = "docker_image"\nref = "ghcr.io/garden/x:1"',
             "envs/a/env.toml": 'environment_name = "a"\nimage = "built"',
             "envs/b/env.toml": 'environment_name = "b"\nimage = { artifact = "pulled" }',
             "agents/c/agent.toml": 'image = "pulled"',
         }
     )
-    bundle = quay.load()
+    bundle = garden.load()
     images = [bundle.envs[f"{bundle.id_root}/{name}"].image for name in "ab"]
-    assert (images[0].context, images[1].ref) == (quay.root / "artifacts/built", "ghcr.io/quay/x:1")
-    assert bundle.agents[f"{bundle.id_root}/c"].image.ref == "ghcr.io/quay/x:1"
+    assert (images[0].context, images[1].ref) == (garden.root / "artifacts/built", "ghcr.io/garden/x:1")
+    assert bundle.agents[f"{bundle.id_root}/c"].image.ref == "ghcr.io/garden/x:1"
 
 
-def test_a_version_of_the_bundles_own_artifact(quay):
-    quay.fill(
+def test_a_version_of_the_bundles_own_artifact(garden):
+    garden.fill(
         {
             "artifacts/built/Dockerfile": "",
             "envs/a/env.toml": 'environment_name = "a"\nimage = {artifact="built",version=1}',
         }
     )
-    (problem,) = quay.problems()
+    (problem,) = garden.problems()
     assert problem.message == "image pins a version, and 'built' belongs to this bundle"
 
 
-def test_a_large_source_is_passed_over(quay):
-    quay.write("envs/quay/data.py", "x = 1\n" * 1_500_000)
-    assert not quay.problems()
+def test_a_large_source_is_passed_over(garden):
+    garden.write("envs/garden/data.py", "x = 1\n" * 1_500_000)
+    assert not garden.problems()
 
 
-def test_an_agent(quay):
-    quay.fill(
+def test_an_agent(garden):
+    garden.fill(
         {
-            "agents/planner/Dockerfile": "",
-            "agents/planner/agent.toml": 'default_env_vars = { STYLE = "terse" }\n[metadata]\ndefault_model = "m"\n'
+            "agents/gardener/Dockerfile": "",
+            "agents/gardener/agent.toml": 'default_env_vars = { STYLE = "terse" }\n[metadata]\ndefault_model = "m"\n'
             "min_disk_size_gb = 20\ntakes_credentials = false\n",
         }
     )
-    (agent,) = quay.load().agents.values()
-    assert (agent.name, agent.type, agent.image.dockerfile) == ("planner", "a2a_agent", "Dockerfile")
+    (agent,) = garden.load().agents.values()
+    assert (agent.name, agent.type, agent.image.dockerfile) == ("gardener", "a2a_agent", "Dockerfile")
     assert agent.default_env_vars == {"STYLE": "terse"}
     assert agent.metadata == {"default_model": "m", "min_disk_size_gb": 20, "takes_credentials": False}
 
@@ -187,8 +187,8 @@ def test_an_agent(quay):
         ('environment_name = "x"', "unknown key 'environment_name'"),
     ],
 )
-def test_a_wrong_agent_is_one_problem(quay, toml, message):
-    quay.fill({"agents/planner/Dockerfile": "", "agents/planner/agent.toml": toml})
-    (problem,) = quay.problems()
-    assert problem.place == "agents/planner/agent.toml"
+def test_a_wrong_agent_is_one_problem(garden, toml, message):
+    garden.fill({"agents/gardener/Dockerfile": "", "agents/gardener/agent.toml": toml})
+    (problem,) = garden.problems()
+    assert problem.place == "agents/gardener/agent.toml"
     assert message in problem.message

@@ -10,9 +10,9 @@ from agent_env_core.bundle.ids import MAX_BYTES, id_fault, id_root, name_fault, 
 @pytest.mark.parametrize(
     ("home", "root", "want"),
     [
-        ("/home/ada", "/home/ada/work/quayplan", "@local/~/work/quayplan"),
+        ("/home/ada", "/home/ada/work/gardenplan", "@local/~/work/gardenplan"),
         ("/home/ada", "/home/ada", "@local/~"),
-        ("/home/ada", "/home/adabel/quayplan", "@local/home/adabel/quayplan"),
+        ("/home/ada", "/home/adabel/gardenplan", "@local/home/adabel/gardenplan"),
         ("/home/ada", "/srv/b", "@local/srv/b"),
         ("/", "/srv/b", "@local/srv/b"),
         ("/home/ada", "/srv/cafe\u0301", "@local/srv/caf\u00e9"),
@@ -46,7 +46,7 @@ def test_ids_that_will_do(entity_id):
 @pytest.mark.parametrize(
     ("entity_id", "why"),
     [
-        ("quay", "must start with @local/"),
+        ("garden", "must start with @local/"),
         ("@local/", "a part '' between"),
         ("@local/a//b", "a part '' between"),
         ("@local/a/../b", "a part '..'"),

@@ -11,12 +11,12 @@ from agent_env_core.errors import BundleError, PluginError
 
 
 def test_a_whole_bundle(folder):
-    folder.quay().fill(
+    folder.garden().fill(
         {
-            "README.md": "---\ntitle: x\n---\n\n<img>\n[![badge](b)](c)\n## A quay to plan ##\nMore.\n",
-            "agents/planner/Dockerfile": "FROM scratch\n",
-            "skills/berthing/SKILL.md": "---\nname: berthing\ndescription: How to berth.\n---\nText\n",
-            "skills/berthing/more.txt": "x",
+            "README.md": "---\ntitle: x\n---\n\n<img>\n[![badge](b)](c)\n## A garden to plan ##\nMore.\n",
+            "agents/gardener/Dockerfile": "FROM scratch\n",
+            "skills/pruning/SKILL.md": "---\nname: pruning\ndescription: How to prune.\n---\nText\n",
+            "skills/pruning/more.txt": "x",
             "notes/todo.txt": "x",
             ".git/config": "x",
             "__pycache__/x.pyc": "x",
@@ -24,23 +24,23 @@ def test_a_whole_bundle(folder):
     )
     bundle = folder.load()
     root = bundle.id_root
-    assert (bundle.name, bundle.root, bundle.description) == ("quayplan", folder.root, "A quay to plan")
+    assert (bundle.name, bundle.root, bundle.description) == ("gardenplan", folder.root, "A garden to plan")
     assert root == "@local" + str(folder.root)
     assert bundle.ignored == ("notes",)
-    env = bundle.envs[f"{root}/quay"]
+    env = bundle.envs[f"{root}/garden"]
     assert (env.name, env.type, env.environment_name, env.env_provider_type) == (
-        "quay",
+        "garden",
         "mcp_server",
-        "quay",
+        "garden",
         "gateway",
     )
-    assert (env.image.context, env.image.dockerfile, env.image.ref) == (folder.root / "envs/quay", "Dockerfile", None)
-    assert list(bundle.agents) == [f"{root}/planner"]
-    assert bundle.artifacts[f"{root}/quay-verifier"].file.name == "verify.py"
-    assert bundle.skills[f"{root}/berthing"].files == ("SKILL.md", "more.txt")
+    assert (env.image.context, env.image.dockerfile, env.image.ref) == (folder.root / "envs/garden", "Dockerfile", None)
+    assert list(bundle.agents) == [f"{root}/gardener"]
+    assert bundle.artifacts[f"{root}/garden-judge"].file.name == "verify.py"
+    assert bundle.skills[f"{root}/pruning"].files == ("SKILL.md", "more.txt")
     (task,) = bundle.tasks
-    assert (task.id, task.bundle) == (f"{root}/monday", bundle)
-    assert [step.get("env_id") for step in task.steps] == [f"{root}/quay", None]
+    assert (task.id, task.bundle) == (f"{root}/spring", bundle)
+    assert [step.get("env_id") for step in task.steps] == [f"{root}/garden", None]
     assert bundle.evals[f"{root}/smoke"].tasks == (task.id,)
 
 
@@ -55,19 +55,19 @@ def test_splits_are_all_in_order_of_names_and_each_eval_in_its_own(folder):
     }
 
 
-def test_loading_twice_gives_equal_bundles_and_tasks_survive_pickling(quay):
-    bundle = quay.load()
-    assert bundle == quay.load()
-    assert len({bundle.tasks[0], quay.load().tasks[0]}) == 1
+def test_loading_twice_gives_equal_bundles_and_tasks_survive_pickling(garden):
+    bundle = garden.load()
+    assert bundle == garden.load()
+    assert len({bundle.tasks[0], garden.load().tasks[0]}) == 1
     copy = pickle.loads(pickle.dumps(bundle.tasks[0]))
     assert copy == bundle.tasks[0]
     assert copy.bundle == bundle
 
 
-def test_a_link_to_the_folder_has_the_ids_of_the_folder(quay, tmp_path):
+def test_a_link_to_the_folder_has_the_ids_of_the_folder(garden, tmp_path):
     link = tmp_path / "current"
-    link.symlink_to(quay.root)
-    assert quay.load(link) == quay.load()
+    link.symlink_to(garden.root)
+    assert garden.load(link) == garden.load()
 
 
 @pytest.mark.parametrize("make", [lambda p: None, lambda p: p.write_text("x")], ids=["missing", "file"])
@@ -108,8 +108,8 @@ def test_a_path_that_no_id_can_hold(tmp_path):
         ({"tasks/sub/x.json": "[]"}, "tasks/sub", "is a folder"),
         ({"evals/sub/x.toml": ""}, "evals/sub", "is a folder"),
         ({"tasks/x.JSON": "[]"}, "tasks/x.JSON", "must end in .json"),
-        ({"evals/x.Toml": 'tasks = ["monday"]'}, "evals/x.Toml", "must end in .toml"),
-        ({"tasks/Monday.json": "[]"}, "tasks/monday.json", "one name where case doesn't count"),
+        ({"evals/x.Toml": 'tasks = ["spring"]'}, "evals/x.Toml", "must end in .toml"),
+        ({"tasks/Spring.json": "[]"}, "tasks/spring.json", "one name where case doesn't count"),
         (
             {"tasks/stra\N{LATIN SMALL LETTER SHARP S}e.json": "[]", "tasks/STRASSE.json": "[]"},
             "tasks/stra",
@@ -120,15 +120,15 @@ def test_a_path_that_no_id_can_hold(tmp_path):
         ({"tasks/a .json": "[]"}, "tasks/a .json", "begins or ends with a space"),
         ({"artifacts/a__b/x": ""}, "artifacts/a__b", "'__' in its name"),
         (
-            {"skills/quay-verifier/SKILL.md": "---\nname: quay-verifier\ndescription: x\n---"},
+            {"skills/garden-judge/SKILL.md": "---\nname: garden-judge\ndescription: x\n---"},
             "skills/",
             "has the name of",
         ),
     ],
 )
-def test_one_mistake_is_one_problem(quay, files, place, message):
-    quay.fill(files)
-    (problem,) = quay.problems()
+def test_one_mistake_is_one_problem(garden, files, place, message):
+    garden.fill(files)
+    (problem,) = garden.problems()
     assert problem.place.startswith(place)
     assert message in problem.message
 
@@ -141,13 +141,13 @@ def test_one_mistake_is_one_problem(quay, files, place, message):
             {"tasks/notes.md": "", "evals/x.json": "", "envs/README.md": ""},
             ("envs/README.md", "tasks/notes.md", "evals/x.json"),
         ),
-        ({".hidden": "", "tasks/.monday.json.swp": "", "envs/.cache/x": "", "evals/.ipynb_checkpoints/x": ""}, ()),
-        ({"Thumbs.db": "", "tasks/.DS_Store": "", "envs/quay/desktop.ini": "", "tasks/__pycache__/x": ""}, ()),
+        ({".hidden": "", "tasks/.spring.json.swp": "", "envs/.cache/x": "", "evals/.ipynb_checkpoints/x": ""}, ()),
+        ({"Thumbs.db": "", "tasks/.DS_Store": "", "envs/garden/desktop.ini": "", "tasks/__pycache__/x": ""}, ()),
         ({"readme.md": "x"}, ()),
     ],
 )
-def test_what_is_ignored(quay, files, ignored):
-    assert quay.fill(files).load().ignored == ignored
+def test_what_is_ignored(garden, files, ignored):
+    assert garden.fill(files).load().ignored == ignored
 
 
 def test_an_exact_readme_wins(folder):
@@ -166,48 +166,51 @@ def test_names_are_composed(folder):
     assert folder.load().tasks[0].name == "caf\u00e9"
 
 
-def test_two_envs_of_one_id(quay):
-    quay.fill(
-        {"envs/pier/Dockerfile": "", "envs/pier/env.toml": f'id = "@local{quay.root}/quay"\nenvironment_name = "p"\n'}
-    )
-    (problem,) = quay.problems()
-    assert (problem.place, problem.message) == ("envs/quay", "has the id of envs/pier")
-
-
-def test_an_env_a_task_and_an_artifact_may_share_a_name(quay):
-    quay.fill({"artifacts/quay/x.txt": "", "tasks/quay.json": []})
-    bundle = quay.load()
-    assert f"{bundle.id_root}/quay" in bundle.envs
-    assert f"{bundle.id_root}/quay" in bundle.artifacts
-
-
-def test_ten_different_mistakes_are_ten_problems(quay):
-    quay.fill(
+def test_two_envs_of_one_id(garden):
+    garden.fill(
         {
-            "envs/pier/env.toml": "image = 3\n",
-            "envs/dock/Dockerfile": "FROM scratch\n",
-            "agents/planner/agent.toml": 'imagee = "x"\nimage = { ref = "docker.io/library/x:1" }\n',
+            "envs/arbor/Dockerfile": "",
+            "envs/arbor/env.toml": f'id = "@local{garden.root}/garden"\nenvironment_name = "p"\n',
+        }
+    )
+    (problem,) = garden.problems()
+    assert (problem.place, problem.message) == ("envs/garden", "has the id of envs/arbor")
+
+
+def test_an_env_a_task_and_an_artifact_may_share_a_name(garden):
+    garden.fill({"artifacts/garden/x.txt": "", "tasks/garden.json": []})
+    bundle = garden.load()
+    assert f"{bundle.id_root}/garden" in bundle.envs
+    assert f"{bundle.id_root}/garden" in bundle.artifacts
+
+
+def test_ten_different_mistakes_are_ten_problems(garden):
+    garden.fill(
+        {
+            "envs/arbor/env.toml": "image = 3\n",
+            "envs/acre/Dockerfile": "FROM scratch\n",
+            "agents/gardener/agent.toml": 'imagee = "x"\nimage = { ref = "docker.io/library/x:1" }\n',
             "artifacts/empty/artifact.toml": "",
-            "skills/berthing/SKILL.md": "no front matter\n",
+            "skills/pruning/SKILL.md": "no front matter\n",
             "tasks/nan.json": "[NaN]",
             "tasks/twice.json": '[{"id": "a", "id": "b", "type": "deploy_env"}]',
-            "tasks/tuesday.json": [{"id": "env", "type": "deploy_env", "env_id": "Quay"}, {"id": "x", "type": "warp"}],
-            "evals/all.toml": 'tasks = ["monday"]\n',
+            "tasks/summer.json": [{"id": "env", "type": "deploy_env", "env_id": "Garden"}, {"id": "x", "type": "warp"}],
+            "evals/all.toml": 'tasks = ["spring"]\n',
             "bundle.toml": "",
         }
     )
-    places = [problem.place for problem in quay.problems()]
+    places = [problem.place for problem in garden.problems()]
     assert places == [
-        "agents/planner/agent.toml",
+        "agents/gardener/agent.toml",
         "artifacts/empty",
         "bundle.toml",
-        "envs/dock",
-        "envs/pier/env.toml",
+        "envs/acre",
+        "envs/arbor/env.toml",
         "evals/all.toml",
-        "skills/berthing/SKILL.md",
+        "skills/pruning/SKILL.md",
         "tasks/nan.json",
-        "tasks/tuesday.json:env",
-        "tasks/tuesday.json:x",
+        "tasks/summer.json:env",
+        "tasks/summer.json:x",
         "tasks/twice.json",
     ]
 
@@ -233,11 +236,11 @@ def test_a_step_type_is_asked_for_once(folder):
     assert asked == ["wait"]
 
 
-def test_reading_changes_nothing(quay):
+def test_reading_changes_nothing(garden):
     def state(root: Path) -> list[tuple[str, int, int]]:
         found = [Path(at) / name for at, dirs, files in os.walk(root) for name in (*dirs, *files)]
         return sorted((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in found)
 
-    before = state(quay.root)
-    quay.load()
-    assert state(quay.root) == before
+    before = state(garden.root)
+    garden.load()
+    assert state(garden.root) == before

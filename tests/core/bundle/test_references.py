@@ -2,8 +2,8 @@
 
 import pytest
 
-ENV = {"id": "env", "type": "deploy_env", "env_id": "quay"}
-SNAP = {"id": "snap", "type": "snapshot_env", "env_id": "quay", "snapshot_id": "after"}
+ENV = {"id": "env", "type": "deploy_env", "env_id": "garden"}
+SNAP = {"id": "snap", "type": "snapshot_env", "env_id": "garden", "snapshot_id": "after"}
 
 
 def load(**fields):
@@ -15,13 +15,13 @@ def step(kind, **fields):
 
 
 @pytest.fixture
-def quay(quay):
-    return quay.fill(
+def garden(garden):
+    return garden.fill(
         {
-            "agents/planner/Dockerfile": "",
+            "agents/gardener/Dockerfile": "",
             "artifacts/tree/a.txt": "",
             "artifacts/tree/b.txt": "",
-            "skills/berthing/SKILL.md": "---\nname: berthing\ndescription: x\n---\n",
+            "skills/pruning/SKILL.md": "---\nname: pruning\ndescription: x\n---\n",
         }
     )
 
@@ -29,21 +29,21 @@ def quay(quay):
 @pytest.mark.parametrize(
     ("steps", "at", "want"),
     [
-        ([ENV], ["env_id"], "{root}/quay"),
-        ([{**ENV, "env_id": "@ROOT@/quay"}], ["env_id"], "{root}/quay"),
-        ([{**ENV, "env_version": None}], ["env_id"], "{root}/quay"),
-        ([step("deploy_agent", env_ids=["quay", "@ROOT@/quay"])], ["env_ids"], ["{root}/quay", "{root}/quay"]),
-        ([step("deploy_agent", a2a_agent_id="planner")], ["a2a_agent_id"], "{root}/planner"),
+        ([ENV], ["env_id"], "{root}/garden"),
+        ([{**ENV, "env_id": "@ROOT@/garden"}], ["env_id"], "{root}/garden"),
+        ([{**ENV, "env_version": None}], ["env_id"], "{root}/garden"),
+        ([step("deploy_agent", env_ids=["garden", "@ROOT@/garden"])], ["env_ids"], ["{root}/garden", "{root}/garden"]),
+        ([step("deploy_agent", a2a_agent_id="gardener")], ["a2a_agent_id"], "{root}/gardener"),
         ([step("deploy_agent", a2a_agent_id="claude-code")], ["a2a_agent_id"], "claude-code"),
         ([step("deploy_agent", a2a_agent_id=None)], ["a2a_agent_id"], None),
-        ([step("prompt_agent", snapshot_config={"env_id": "quay"})], ["snapshot_config", "env_id"], "{root}/quay"),
-        ([step("prompt_agent", snapshot_config="quay")], ["snapshot_config"], "quay"),
-        ([step("prompt_agent", prompt="quay", env_id="quay")], ["env_id"], "quay"),
-        ([load(artifact_id="quay-verifier")], ["artifact_id"], "{root}/quay-verifier"),
-        ([load(artifact_id="berthing")], ["artifact_id"], "{root}/berthing"),
+        ([step("prompt_agent", snapshot_config={"env_id": "garden"})], ["snapshot_config", "env_id"], "{root}/garden"),
+        ([step("prompt_agent", snapshot_config="garden")], ["snapshot_config"], "garden"),
+        ([step("prompt_agent", prompt="garden", env_id="garden")], ["env_id"], "garden"),
+        ([load(artifact_id="garden-judge")], ["artifact_id"], "{root}/garden-judge"),
+        ([load(artifact_id="pruning")], ["artifact_id"], "{root}/pruning"),
         ([load(artifacts=[{"id": "tree"}, {}, 3, {"id": 4}])], ["artifacts", 0, "id"], "{root}/tree"),
-        ([step("add_skills", skill_ids=["berthing"])], ["skill_ids", 0], "{root}/berthing"),
-        ([step("deploy_agent", env_ids="quay")], ["env_ids"], "quay"),
+        ([step("add_skills", skill_ids=["pruning"])], ["skill_ids", 0], "{root}/pruning"),
+        ([step("deploy_agent", env_ids="garden")], ["env_ids"], "garden"),
         ([ENV, SNAP], ["snapshot_id"], "{root}/t/after"),
         ([ENV, SNAP, load(artifact_id="after")], ["artifact_id"], "{root}/t/after"),
         ([ENV, {**SNAP, "snapshot_id": "tree"}, load(artifact_id="tree")], ["artifact_id"], "{root}/t/tree"),
@@ -53,17 +53,17 @@ def quay(quay):
             "{root}/t/after",
         ),
         ([step("silent", note="nothing of ours", n=3)], ["note"], "nothing of ours"),
-        ([step("silent", target="@ROOT@/quay")], ["target"], "{root}/quay"),
+        ([step("silent", target="@ROOT@/garden")], ["target"], "{root}/garden"),
     ],
 )
-def test_a_reference_becomes_an_id(quay, steps, at, want):
-    root = quay.load().id_root
+def test_a_reference_becomes_an_id(garden, steps, at, want):
+    root = garden.load().id_root
     steps = [{k: v.replace("@ROOT@", root) if isinstance(v, str) else v for k, v in s.items()} for s in steps]
     for one in steps:
         if "env_ids" in one and isinstance(one["env_ids"], list):
             one["env_ids"] = [value.replace("@ROOT@", root) for value in one["env_ids"]]
-    quay.write("tasks/t.json", steps)
-    (task,) = (task for task in quay.load().tasks if task.name == "t")
+    garden.write("tasks/t.json", steps)
+    (task,) = (task for task in garden.load().tasks if task.name == "t")
     value = task.steps[-1]
     for key in at:
         value = value[key]
@@ -77,25 +77,25 @@ def test_a_reference_becomes_an_id(quay, steps, at, want):
         (
             [{**ENV, "env_id": "portsim"}],
             "env_id: env 'portsim' is not in this bundle",
-            "add it under envs/, which has: quay",
+            "add it under envs/, which has: garden",
         ),
-        ([{**ENV, "env_id": "quai"}], "env_id: env 'quai' is not in this bundle", "did you mean 'quay'?"),
+        ([{**ENV, "env_id": "gardem"}], "env_id: env 'gardem' is not in this bundle", "did you mean 'garden'?"),
         ([{**ENV, "env_id": ""}], "env_id: env '' is not in this bundle", "envs/"),
-        ([{**ENV, "env_id": "QUAY"}], "env 'QUAY' isn't here, but 'quay' is", "write 'quay'"),
-        ([{**ENV, "env_id": "quay-verifier"}], "env 'quay-verifier' is not in this bundle", "envs/"),
-        ([{**ENV, "env_version": 2}], "env_version pins a version of 'quay', which belongs to this bundle", "leave"),
-        ([step("deploy_agent", a2a_agent_id="Planner")], "an agent 'Planner' isn't here, but 'planner' is", "write"),
+        ([{**ENV, "env_id": "GARDEN"}], "env 'GARDEN' isn't here, but 'garden' is", "write 'garden'"),
+        ([{**ENV, "env_id": "garden-judge"}], "env 'garden-judge' is not in this bundle", "envs/"),
+        ([{**ENV, "env_version": 2}], "env_version pins a version of 'garden', which belongs to this bundle", "leave"),
+        ([step("deploy_agent", a2a_agent_id="Gardener")], "an agent 'Gardener' isn't here, but 'gardener' is", "write"),
         (
             [step("deploy_agent", a2a_agent_id="loose")],
             "'loose' names agents/loose.py, which is no part",
             "agents/<name>/",
         ),
-        ([step("deploy_agent", env_ids=["quay", "x"])], "env_ids: env 'x' is not in this bundle", "envs/"),
+        ([step("deploy_agent", env_ids=["garden", "x"])], "env_ids: env 'x' is not in this bundle", "envs/"),
         ([load(artifact_id="verify.py")], "'verify.py' names artifacts/verify.py", "a folder artifacts/<name>/"),
         ([load(artifact_id="verify")], "'verify' names artifacts/verify.py", "a folder artifacts/<name>/"),
         ([load(artifact_id="Notes")], "'Notes' names notes.txt", ""),
         (
-            [load(artifact_id="quay-verifier", artifact_version=1)],
+            [load(artifact_id="garden-judge", artifact_version=1)],
             "artifact_version pins",
             "leave artifact_version out",
         ),
@@ -106,19 +106,19 @@ def test_a_reference_becomes_an_id(quay, steps, at, want):
             "'tree' is of type file_artifact_universe, and file",
             "",
         ),
-        ([step("env_outcome_verifier", file_artifact_id="berthing")], "'berthing' is of type skill, and file", ""),
+        ([step("env_outcome_verifier", file_artifact_id="pruning")], "'pruning' is of type skill, and file", ""),
         ([step("add_skills", skill_ids=["tree"])], "skill 'tree' is not in this bundle", "skills/"),
         ([ENV, SNAP, load(artifact_id="after", depends_on=[])], "'after' is written by step 'snap'", "depends_on"),
         ([load(artifact_id="after"), ENV, SNAP], "'after' is written by step 'snap'", "move it up"),
         ([ENV, SNAP, load(artifact_id="after", artifact_version=1)], "which this task writes", "leave"),
         ([ENV, SNAP, {**SNAP, "id": "snap2"}], "the output 'after' is written by step 'snap' too", ""),
-        ([step("silent", target="quay")], "target: 'quay' names an env of this bundle", "write the full id"),
+        ([step("silent", target="garden")], "target: 'garden' names an env of this bundle", "write the full id"),
     ],
 )
-def test_a_wrong_reference_says_what_to_write(quay, steps, message, fix):
-    quay.fill({"artifacts/verify.py": "", "agents/loose.py": "", "notes.txt": "", "tasks/t.json": steps})
-    told = [problem for problem in quay.problems() if message in problem.message]
-    assert told, quay.problems()
+def test_a_wrong_reference_says_what_to_write(garden, steps, message, fix):
+    garden.fill({"artifacts/verify.py": "", "agents/loose.py": "", "notes.txt": "", "tasks/t.json": steps})
+    told = [problem for problem in garden.problems() if message in problem.message]
+    assert told, garden.problems()
     assert fix in told[0].fix
     assert told[0].place.startswith("tasks/t.json:")
-    assert len(quay.problems()) == 1 + (fix == "" and "artifact_version must" in message)
+    assert len(garden.problems()) == 1 + (fix == "" and "artifact_version must" in message)

@@ -21,21 +21,21 @@ sys.addaudithook(_listen)  # stays for good, and does nothing but while a bundle
 
 
 @pytest.fixture
-def large(quay):
+def large(garden):
     for number in range(TASKS):
-        quay.write(
+        garden.write(
             f"tasks/day-{number:04}.json",
             [
-                {"id": "env", "type": "deploy_env", "env_id": "quay", "ttl_seconds": 3600},
+                {"id": "env", "type": "deploy_env", "env_id": "garden", "ttl_seconds": 3600},
                 {"id": "load", "type": "wait", "seconds": number, "args": {"scenario": f"day-{number}"}},
-                {"id": "planner", "type": "deploy_agent", "env_ids": ["quay"]},
+                {"id": "gardener", "type": "deploy_agent", "env_ids": ["garden"]},
                 {"id": "play", "type": "prompt_agent", "prompt_id": "day", "system_prompt": "Plan.", "prompt": PROMPT},
-                {"id": "grade", "type": "env_outcome_verifier", "env_id": "quay", "file_artifact_id": "quay-verifier"},
+                {"id": "grade", "type": "env_outcome_verifier", "env_id": "garden", "file_artifact_id": "garden-judge"},
             ],
         )
     names = ", ".join(f'"day-{number:04}"' for number in range(TASKS - 200))
-    quay.write("evals/train.toml", f"tasks = [{names}]")
-    return quay
+    garden.write("evals/train.toml", f"tasks = [{names}]")
+    return garden
 
 
 def test_a_large_bundle_is_read_with_each_file_opened_once(large, capsys):
@@ -65,7 +65,7 @@ def test_many_wrong_names_do_not_take_ever_longer(large):
 
 
 def test_one_wrong_name_in_every_task_is_told_for_each_and_explained_once(large):
-    (large.root / "envs/quay").rename(large.root / "envs/quai")
+    (large.root / "envs/garden").rename(large.root / "envs/gardem")
     problems = large.problems()
     assert len(problems) == 3 * TASKS + 1
-    assert {problem.fix for problem in problems} == {"did you mean 'quai'?"}
+    assert {problem.fix for problem in problems} == {"did you mean 'gardem'?"}
