@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_env_core.bundle import Bundle, Task
+from agent_env_core.errors import EpisodeRefused
+from agent_env_core.play.refusals import between_steps, choose_agents, works_in_sandbox
+from agent_env_core.play.spec import EpisodeSpec, Prompt
+
+Steps = list[dict[str, Any]]
+
+
+@pytest.fixture
+def task(bundle: Bundle, steps: Callable[..., Steps]) -> Callable[..., Task]:
+    """A task made of the usual steps, changed; it never saw the bundle reader."""
+
+    def make(**changes: Any) -> Task:
+        made = Task("@local/x/t", "t", Path("tasks/t.json"), tuple(steps(**changes)))
+        object.__setattr__(made, "bundle", bundle)
+        return made
+
+    return make
+
+
+def refusals(task: Task, **arguments: Any) -> list[str]:
+    with pytest.raises(EpisodeRefused) as caught:
+        EpisodeSpec.from_task(task, **arguments)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def prompt(step_id: str, text: str = "Go.", **fields: Any) -> dict[str, Any]:
+    return {"id": step_id, "type": "prompt_agent", "prompt": text, **fields}
+
+
+def test_what_there_is_to_play(task: Callable[..., Task]):
+    spec = EpisodeSpec.from_task(task())
+    assert spec.trainer_agents == ("default-agent",)
+    assert spec.prompts == (Prompt("default-agent", "play", "Bring the counter to 3.", None),)
+    assert spec.score_ids == ("grade",)
+    assert [step.env_id for step in spec.deploys] == ["counter"]
+
+
+def test_system_prompts_stay_in_force_until_another_comes(task: Callable[..., Task]):
+    more = [prompt("b"), prompt("c", system_prompt="New."), prompt("d")]
+    spec = EpisodeSpec.from_task(task(agent={"system_prompt": "Old."}, more=more))
+    assert [p.system_prompt for p in spec.prompts] == ["Old.", "Old.", "New.", "New."]
+
+
+def test_seeds_fill_every_text(task: Callable[..., Task]):
+    made = task(
+        play={"prompt": "Reach <goal>, <name>; <other>."},
+        load={"directives": [{"service": "counter", "uri": "u", "args": {"deep": [{"text": "<goal>"}]}}]},
+    )
+    spec = EpisodeSpec.from_task(made, seed={"goal": "5", "name": "you"})
+    assert spec.prompts[0].prompt == "Reach 5, you; <other>."
+    load: Any = spec.steps[1]
+    assert load.directives[0].args == {"deep": [{"text": "5"}]}
+    assert made.steps[3]["prompt"] == "Reach <goal>, <name>; <other>."
+
+
+def test_several_agents_can_be_played_when_named(task: Callable[..., Task]):
+    other = {"id": "b", "type": "deploy_agent", "agent_name": "b", "env_ids": []}
+    made = task(more=[other, prompt("ask-b", agent_name="b")])
+    assert EpisodeSpec.from_task(made, trainer_agents=["b", "default-agent"]).trainer_agents == ("b", "default-agent")
+    assert [p.agent for p in EpisodeSpec.from_task(made, trainer_agents=["b", "default-agent"]).prompts] == [
+        "default-agent",
+        "b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "said"),
+    [
+        ({"play": None}, {}, "tasks/t.json: prompts no agent"),
+        ({"more": [prompt("x", agent_name="b")]}, {}, "prompts several agents: default-agent, b"),
+        ({}, {"trainer_agents": []}, "trainer_agents is empty"),
+        ({}, {"trainer_agents": ["b"]}, "never prompts the agent 'b' (it prompts: default-agent)"),
+        ({"agent": None}, {}, "never deploys the agent 'default-agent' that it prompts"),
+        (
+            {"more": [{"id": "again", "type": "deploy_agent"}]},
+            {},
+            "deploys the agent 'default-agent' more than once, by agent, again",
+        ),
+        ({"load": {"retry_config": {"retry_from_step_id": "load"}}}, {}, "tasks/t.json:load: retry_config"),
+        ({"play": {"prompt": None, "parts": [{"kind": "text", "text": "x"}]}}, {}, "tasks/t.json:play: parts"),
+        ({"play": {"output_format": {"type": "object"}}}, {}, "play: output_format={'type': 'object'} isn't supported"),
+        ({"play": {"agentenv_tools": ["x"]}}, {}, "play: agentenv_tools=['x'] isn't supported"),
+        ({"play": {"snapshot_config": {"env_id": "counter"}}}, {}, "play: snapshot_config="),
+        ({"play": {"max_conversation_turns": 3}}, {}, "play: max_conversation_turns=3: there is no simulated user"),
+        ({"agent": {"agent_snapshot_files_artifact_id": "x"}}, {}, "agent: agent_snapshot_files_artifact_id='x'"),
+        ({"agent": {"agent_changelog_object_url": "s3://x"}}, {}, "agent: agent_changelog_object_url="),
+        ({"agent": {"enable_agent_changelog": True}}, {}, "agent: enable_agent_changelog=True"),
+        ({"agent": {"skills": [{"name": "x"}]}}, {}, "agent: skills="),
+        ({"agent": {"sandbox_name": "vm"}}, {}, "agent: sandbox_name='vm' isn't supported"),
+        ({"env": {"artifact_id": "seed"}}, {}, "env: artifact_id='seed' isn't supported"),
+        ({"env": {"env_version": 2}}, {}, "env: env_version=2 isn't supported"),
+        ({"env": {"env_state_type": "x"}}, {}, "env: env_state_type='x' isn't supported"),
+        ({"env": {"gateway_mode": "fast"}}, {}, "env: gateway_mode: input should be 'performance' or 'consistent'"),
+        ({"grade": {"file_artifact_version": 1}}, {}, "grade: file_artifact_version=1 isn't supported"),
+        ({"grade": {"score_aggregator": "median"}}, {}, "grade: score_aggregator: input should be"),
+        ({"env": {"env_id": 3}}, {}, "env: env_id: input should be a valid string, not 3"),
+        ({"load": {"type": "telepathy"}}, {}, "load: there is no step type 'telepathy'"),
+        (
+            {"more": [{"id": "b", "type": "deploy_agent", "agent_name": "b"}]},
+            {},
+            "b: agent_name='b': only agents that the trainer plays can be deployed",
+        ),
+        (
+            {"more": [{"id": "x", "type": "env_outcome_verifier", "env_id": "counter", "file_artifact_id": "v"}
+                      | {"verifier_id": "counter"}]},
+            {},
+            "x: verifier_id='counter' is also that of step 'grade'",
+        ),
+        ({"more": [prompt("x", depends_on=["nobody"])]}, {}, "step 'x' depends on 'nobody'"),
+    ],
+)  # fmt: skip
+def test_refusals(task: Callable[..., Task], changes: dict[str, Any], arguments: dict[str, Any], said: str):
+    found = refusals(task(**changes), **arguments)
+    assert any(said in line for line in found), found
+
+
+def test_all_reasons_come_at_once(task: Callable[..., Task]):
+    found = refusals(task(play={"output_format": 1, "agentenv_tools": 2}, agent=None, env={"env_version": 1}))
+    assert len(found) == 4, found
+
+
+PLAYED = ["default-agent"]
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ({"type": "verify_a2a_role"}, "verify_a2a_role examines a real agent"),
+        ({"type": "deploy_human_agent"}, "deploy_human_agent names the agent"),
+        ({"type": "register_agent_triggers", "agent_name": "default-agent"}, "register_agent_triggers names"),
+        ({"type": "snapshot_agent_state"}, "snapshot_agent_state names"),
+        ({"type": "collect_artifacts", "manifest_step_id": "play"}, "manifest_step_id='play' is a prompt"),
+        ({"type": "register_env_triggers", "executor_agent_name": "default-agent"}, "executor_agent_name="),
+        ({"type": "rubrics_verifier", "agent_name": "default-agent"}, "would judge"),
+        ({"type": "peer_agents", "peerings": [{"to": "default-agent"}]}, "peers the agent 'default-agent'"),
+        (prompt("x", agent_name="b", max_conversation_turns=2, user_agent_name="default-agent"), "a simulated user"),
+    ],
+)  # fmt: skip
+def test_step_types_that_clash_with_playing(steps: Callable[..., Steps], step: dict[str, Any], said: str):
+    found = [message for _, message, _ in between_steps(steps(more=[{"id": "x", **step}]), PLAYED)]
+    assert len(found) == 1, found
+    assert said in found[0]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"type": "collect_artifacts", "manifest_step_id": "other"},
+        {"type": "rubrics_verifier", "agent_name": "default-agent", "use_agent_judge": False},
+        {"type": "rubrics_verifier"},
+        {"type": "register_env_triggers", "executor_agent_name": "b"},
+        {"type": "a_plugin_of_somebody", "agent_name": "default-agent"},
+    ],
+)
+def test_what_is_not_refused(steps: Callable[..., Steps], step: dict[str, Any]):
+    assert list(between_steps(steps(more=[{"id": "x", **step}]), PLAYED)) == []
+
+
+def test_model_settings_of_a_played_prompt_are_no_obstacle(task: Callable[..., Task]):
+    settings = {"max_turns": 5, "model": "m", "model_params": {"t": 1}, "effort": "high", "timeout_seconds": 7200}
+    EpisodeSpec.from_task(task(play=settings, env={"sandbox_type": "local", "disk_size_gb": 20, "metadata": {"a": 1}}))
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        ({"type": "install_agent", "agent_name": "default-agent"}, True),
+        ({"type": "load_artifact", "env_id": "counter"}, False),
+        ({"type": "run_code", "agent_name": "default-agent"}, True),
+        ({"type": "verify_sandbox"}, True),
+        ({"type": "verify_sandbox", "sandbox_name": "vm"}, False),
+        ({"type": "deploy_agent", "skills": [{"name": "s"}]}, True),
+        ({"type": "deploy_agent", "skills": []}, False),
+    ],
+)
+def test_who_works_in_a_sandbox(step: dict[str, Any], expected: bool):
+    assert works_in_sandbox([{"id": "x", **step}], "default-agent") is expected
+
+
+def test_choosing_agents_keeps_the_order_of_first_prompts():
+    steps = [prompt("a", agent_name="b"), prompt("b", agent_name="a"), prompt("c", agent_name="b")]
+    assert choose_agents(steps, None)[0] == ("b", "a")
