@@ -6,17 +6,46 @@ from pathlib import Path
 
 import click
 
+from agent_env_core.errors import ConfigError
+from agent_env_core.server.limits import DEFAULT_SESSIONS, VARIABLE, session_limit
+
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--sandbox", default="docker", help="Sandbox provider that envs are deployed with.")
-@click.option("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--sandbox", default="docker", metavar="NAME", help="Sandbox provider that envs are deployed with.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 for all of them.")
 @click.option("--port", default=8000, type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.")
 @click.option(
-    "--max-concurrent-envs", default=8, envvar="MAX_CONCURRENT_ENVS", show_envvar=True, type=click.IntRange(1),
+    "--max-concurrent-envs",
+    type=click.IntRange(1),
+    show_default=f"{VARIABLE}, else {DEFAULT_SESSIONS}",
     help="Sessions at once: at least one for each rollout in flight.",
-)  # fmt: skip
-@click.option("--reward", default=None, help="The score to reward: a step id, or a combiner such as 'mean'.")
-def serve(bundle: Path, sandbox: str, host: str, port: int, max_concurrent_envs: int, reward: str | None) -> None:
-    """Serve the tasks of BUNDLE, a folder, to trainers."""
-    raise NotImplementedError
+)
+@click.option("--reward", metavar="NAME", help="The score to reward: a step id, or a combiner such as mean.")
+@click.pass_context
+def serve(
+    ctx: click.Context,
+    bundle: Path,
+    sandbox: str,
+    host: str,
+    port: int,
+    max_concurrent_envs: int | None,
+    reward: str | None,
+) -> None:
+    """Serve the tasks of BUNDLE, a folder, to trainers, until Ctrl-C or SIGTERM."""
+    from importlib.util import find_spec
+
+    if find_spec("openenv") is None:
+        raise ConfigError("serving needs OpenEnv, which isn't installed: pip install 'agentenv-framework[server]'")
+    from agent_env_core.server.main import Settings
+    from agent_env_core.server.main import serve as run
+
+    settings = Settings(
+        bundle=bundle,
+        sandbox=sandbox,
+        host=host,
+        port=port,
+        max_concurrent_envs=session_limit() if max_concurrent_envs is None else max_concurrent_envs,
+        reward=reward,
+    )
+    ctx.exit(run(settings))

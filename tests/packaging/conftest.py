@@ -118,7 +118,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def borrowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The third-party packages of the testing environment as links, and nothing of ours: quicker than installing."""
-    folder = tmp_path_factory.mktemp("borrowed")
+    folder = tmp_path_factory.mktemp("borrowed") / "site-packages"  # by this name dill knows what is installed
+    folder.mkdir()
     ours = {source.name.replace("-", "_") for source in SOURCES.values()}
     for path in Path(sysconfig.get_path("purelib")).iterdir():
         name = path.name.partition("-")[0].lower()
