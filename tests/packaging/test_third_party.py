@@ -88,14 +88,16 @@ for kind, name in (("sandbox provider", "audited"), ("reward combiner", "within"
         environment.program("agent-env", "validate", str(acme_bundle))
 
 
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache of images for all checks."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_processes_left")
 class TestAudited(SandboxConformance):
     """Its provider keeps the contract, as every provider has to."""
-
-    @pytest.fixture(scope="class")
-    def cache_dir(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        return tmp_path_factory.mktemp("cache")
 
     @pytest.fixture
     async def provider(self, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
