@@ -22,10 +22,10 @@ Settings = dict[str, Any]
 
 
 def artifact_type(held: Holding) -> str:
-    """The type an artifact's toml names, or the one its content shows. Notes nothing."""
-    declared = held.table.data.get("type")
-    if isinstance(declared, str):
-        return declared
+    """The type an artifact's toml names, or the one its content shows; empty where its toml is wrong. Notes nothing."""
+    if held.broken or "type" in held.table.data:
+        declared = held.table.data.get("type")
+        return declared if isinstance(declared, str) and declared in ARTIFACT_TYPES else ""
     if DOCKERFILE in held.files:
         return "docker_image"
     return "file" if len(held.files) == 1 else "file_artifact_universe"
@@ -37,11 +37,10 @@ def read_artifact(reading: Reading, held: Holding) -> Artifact | None:
     if SKILL_FILE in held.files:
         reading.problems.add(held.place, f"has a {SKILL_FILE}, so it is a skill", "move the folder to skills/")
         return None
-    if "type" in table.data and table.text("type") is None:
-        return None
     kind = artifact_type(held)
-    if kind not in ARTIFACT_TYPES:
-        table.fault("type", f"{quote(kind)} is unknown", f"use one of {', '.join(ARTIFACT_TYPES)}")
+    if not kind:
+        if declared := table.text("type"):
+            table.fault("type", f"{quote(declared)} is unknown", f"use one of {', '.join(ARTIFACT_TYPES)}")
         return None
     if not held.files and not table.data:
         reading.problems.add(held.place, "is empty", "put files in it, or remove it")

@@ -245,7 +245,7 @@ class _BundleReader:
 
     def _names(self, holdings: Mapping[str, list[Holding]], tasks: Mapping[str, Entry]) -> Names:
         skills = [Target(held.id, held.name, "skill") for held in holdings["skills"]]
-        artifacts = [Target(h.id, h.name, "" if h.broken else artifact_type(h)) for h in holdings["artifacts"]]
+        artifacts = [Target(held.id, held.name, artifact_type(held)) for held in holdings["artifacts"]]
         targets = {
             "env": [Target(held.id, held.name) for held in holdings["envs"]],
             "agent": [Target(held.id, held.name) for held in holdings["agents"]],

@@ -134,6 +134,8 @@ class Names:
             problems: Where to note it.
             label: The field's name, for the problem.
         """
+        if kind not in self._exact:  # a sandbox or the like, which only the run itself knows
+            return None
         if target := self.find(kind, value):
             return target
         message, fix = self._missing(kind, value)
@@ -153,12 +155,12 @@ class Names:
         if target := self._folded.get(kind, {}).get(fold(value)):
             right = target.id if value.startswith("@") else target.name
             return f"{an(kind)} {said} isn't here, but {right!r} is", f"write {right!r}"
-        for folder in ("", *FOLDERS.get(kind, ())):
+        for folder in ("", *FOLDERS[kind]):
             if lost := self._lost.get(f"{folder}/{fold(value)}"):
                 home = FOLDERS[kind][0]
                 fix = f"{an(kind)} is a " + (f"file {home}/<name>.json" if kind == "task" else f"folder {home}/<name>/")
                 return f"{said} names {show(lost)}, which is no part of the bundle", fix
-        if kind in FROM_STORE or kind not in self._exact:
+        if kind in FROM_STORE:
             return "", ""
         here = [target.name for target in self.targets[kind]]
         self._guesses -= 1

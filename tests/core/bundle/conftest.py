@@ -37,6 +37,7 @@ DECLARATIONS = {
         ),
         StepDeclaration("add_skills", (Reference("skill_ids", "skill", many=True),)),
         StepDeclaration("wait", check=lambda step: [] if "seconds" in step else ["seconds: is missing"]),
+        StepDeclaration("visit", (Reference("sandbox_name", "sandbox"),)),
         StepDeclaration("silent", None),
         StepDeclaration("broken_check", check=lambda step: [step["no such field"]]),
     )

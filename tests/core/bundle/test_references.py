@@ -53,6 +53,7 @@ def garden(garden):
             "{root}/t/after",
         ),
         ([step("silent", note="nothing of ours", n=3)], ["note"], "nothing of ours"),
+        ([step("visit", sandbox_name="garden")], ["sandbox_name"], "garden"),
         ([step("silent", target="@ROOT@/garden")], ["target"], "{root}/garden"),
     ],
 )
@@ -122,3 +123,15 @@ def test_a_wrong_reference_says_what_to_write(garden, steps, message, fix):
     assert fix in told[0].fix
     assert told[0].place.startswith("tasks/t.json:")
     assert len(garden.problems()) == 1 + (fix == "" and "artifact_version must" in message)
+
+
+def test_names_that_only_a_run_knows_are_left_alone(garden):
+    garden.fill({"box.txt": "", "tasks/t.json": [step("visit", sandbox_name="box")]})
+    assert not garden.problems()
+
+
+@pytest.mark.parametrize("toml", ['type = "boat"', "type = 3", "type ="])
+def test_a_wrong_artifact_is_no_second_problem_for_who_names_it(garden, toml):
+    garden.write("artifacts/garden-judge/artifact.toml", toml)
+    (problem,) = garden.problems()
+    assert problem.place == "artifacts/garden-judge/artifact.toml"
