@@ -1,8 +1,7 @@
-"""Entity ids: how they come from a folder's place, which characters they may hold, and short slugs of them."""
+"""Entity ids: how they come from a folder's place, and which characters they may hold."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import unicodedata
@@ -65,13 +64,3 @@ def id_fault(entity_id: str, max_bytes: int = MAX_BYTES) -> str:
 def name_fault(name: str) -> str:
     """Why a folder or file name can't be the last part of an id, or an empty text."""
     return id_fault(PREFIX + nfc(name))
-
-
-def slug(entity_id: str) -> str:
-    """A short name for object keys and image repositories: ``local/<readable part>-<12 hex digits>``.
-
-    The readable part is at most 48 characters of lower-case ASCII from the id's last segment; the digits are the start
-    of the id's sha256, so two ids never share a slug.
-    """
-    readable = re.sub(r"[^a-z0-9]+", "-", entity_id.rpartition("/")[2].lower()).strip("-")[:48].rstrip("-")
-    return f"local/{readable or 'entity'}-{hashlib.sha256(entity_id.encode()).hexdigest()[:12]}"

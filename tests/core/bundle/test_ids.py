@@ -1,10 +1,10 @@
-"""Entity ids: where they come from, what they may hold, and their slugs."""
+"""Entity ids: where they come from, and what they may hold."""
 
 from pathlib import Path
 
 import pytest
 
-from agent_env_core.bundle.ids import MAX_BYTES, id_fault, id_root, name_fault, slug
+from agent_env_core.bundle.ids import MAX_BYTES, id_fault, id_root, name_fault
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,3 @@ def test_ids_that_will_not_do(entity_id, why):
 def test_names_are_composed_before_they_are_judged():
     assert name_fault("cafe\u0301") == ""
     assert "space" in name_fault(" a")
-
-
-def test_a_slug_is_short_readable_and_tells_ids_apart():
-    one = slug("@local/srv/Caf\u00e9 & Bar_1")
-    assert one.startswith("local/caf-bar-1-")
-    assert len(one.rpartition("-")[2]) == 12
-    assert one != slug("@local/srv/Caf\u00e9 & Bar-1")
-    assert len(slug("@local/" + "x" * 300)) == len("local/") + 48 + 1 + 12
-    assert slug("@local/\u6e2f").startswith("local/entity-")
