@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from agent_env_core.errors import ConfigError
 from agent_env_core.server.limits import DEFAULT_SESSIONS, VARIABLE, session_limit
 
 
@@ -33,10 +32,6 @@ def serve(
     reward: str | None,
 ) -> None:
     """Serve the tasks of BUNDLE, a folder, to trainers, until Ctrl-C or SIGTERM."""
-    from importlib.util import find_spec
-
-    if find_spec("openenv") is None:
-        raise ConfigError("serving needs OpenEnv, which isn't installed: pip install 'agentenv-framework[server]'")
     from agent_env_core.server.main import Settings
     from agent_env_core.server.main import serve as run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agent_env_core import integrity
 from agent_env_core.adapters import Combiner
 from agent_env_core.client import Address, Info, Server, hand_down_token
 from agent_env_core.play.rewards import resolve_reward
@@ -47,6 +48,7 @@ class AgentEnv:
         reset_timeout: float = 600,
         token: str | None = None,
     ) -> None:
+        integrity.check()
         self._local: LocalServer | None = None
         self._split = split
         self._timeouts = {"tool_timeout": tool_timeout, "reset_timeout": reset_timeout}

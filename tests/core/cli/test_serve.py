@@ -64,14 +64,6 @@ def test_options_that_make_no_sense_are_usage_errors(monkeypatch: pytest.MonkeyP
     assert (result.exit_code, served) == (2, [])
 
 
-def test_without_openenv_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("agent_env_core.integrity.check", lambda: None)
-    result, served = run(monkeypatch, "x")
-    assert (result.exit_code, served) == (1, [])
-    assert "pip install 'agentenv-framework[server]'" in result.stderr
-
-
 @pytest.mark.usefixtures("no_processes_left")
 def test_a_bundle_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
     command = [
