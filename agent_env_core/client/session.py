@@ -51,7 +51,12 @@ class Session:
         """The player of this process."""
         if self._player is None or self._pid != os.getpid():
             self._pid = os.getpid()
-            self._player = Player(self._address, tool_seconds=self._tool_timeout, reset_seconds=self._reset_timeout)
+            self._player = Player(
+                self._address,
+                tool_seconds=self._tool_timeout,
+                reset_seconds=self._reset_timeout,
+                tools=self._tools,
+            )
         return self._player
 
     def reset(self, split: str, index: int, task_id: str | None = None) -> None:

@@ -63,7 +63,7 @@ def test_a_mixed_up_installation_is_told_before_anything_else(monkeypatch: pytes
 
 
 def test_an_unknown_sandbox_is_refused_with_those_there_are(counter_bundle: Path) -> None:
-    with pytest.raises(PluginError, match="there is no sandbox provider 'submarine'; known: .*process"):
+    with pytest.raises(PluginError, match=r"there is no sandbox provider 'submarine'; known: .*process"):
         build_app(counter_bundle, sandbox="submarine")
 
 
