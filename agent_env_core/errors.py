@@ -22,6 +22,10 @@ Phase = Literal["queue", "prepare", "deploy", "setup", "turn", "tool", "verify",
 """Where in an episode's life something happened."""
 
 
+SHOWN = 50
+"""How many problems an error prints; ``problems`` holds them all."""
+
+
 class AgentEnvError(Exception):
     """Base of every error this project raises on purpose."""
 
@@ -57,8 +61,9 @@ class _Problems(AgentEnvError):
     def __str__(self) -> str:
         count = len(self.problems)
         noun = "problem" if count == 1 else "problems"
-        lines = "".join(f"\n  {problem}" for problem in self.problems)
-        return f"{self.subject} {self.headline}: {count} {noun}{lines}"
+        lines = "".join(f"\n  {problem}" for problem in self.problems[:SHOWN])
+        more = f"\n  … and {count - SHOWN} more" if count > SHOWN else ""  # one mistake may sit in 2,000 files
+        return f"{self.subject} {self.headline}: {count} {noun}{lines}{more}"
 
 
 class BundleError(_Problems):

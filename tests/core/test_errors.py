@@ -43,6 +43,15 @@ def test_one_problem_is_singular() -> None:
     assert str(EpisodeRefused("task 'a'", [TWO])).startswith("task 'a' can't be played as an episode: 1 problem\n")
 
 
+def test_a_thousand_problems_print_as_fifty_and_a_count() -> None:
+    error = BundleError("b", [Problem(f"tasks/{n:04}.json", "is wrong") for n in range(1000)])
+    lines = str(error).splitlines()
+    assert lines[0] == "b can't be used: 1000 problems"
+    assert lines[-1] == "  … and 950 more"
+    assert len(lines) == 52
+    assert len(error.problems) == 1000
+
+
 @pytest.mark.parametrize(
     "error",
     [
