@@ -48,6 +48,7 @@ def supervise(channel: socket.socket) -> NoReturn:
     home = tempfile.mkdtemp(prefix="agent-env-verify-")
     try:
         reply = _supervised(job, home, channel)
+        shutil.rmtree(home, ignore_errors=True)
         if reply is not None:
             channel.sendall(reply)
     except OSError:
