@@ -20,6 +20,7 @@ import tarfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 PACKAGES = [
     "apt", "ca-certificates", "debian-archive-keyring", "libc-bin", "netbase", "passwd", "tzdata",
@@ -99,7 +100,7 @@ def _package_name(text: str) -> str:
 class RootFs:
     """A tar of a root file system, written as it grows; each path once, its parents first."""
 
-    def __init__(self, stream: io.BufferedIOBase) -> None:
+    def __init__(self, stream: BinaryIO) -> None:
         # One long-lived tar, ended by close().
         self._tar = tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT, bufsize=1 << 20)  # noqa: SIM115
         self._seen: set[str] = set()
