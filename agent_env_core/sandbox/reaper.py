@@ -26,7 +26,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from agent_env_core.errors import Unavailable, describe
+from agent_env_core.errors import ConfigError, Unavailable, describe
 from agent_env_core.sandbox.leases import (
     OWNER_LABEL,
     RUN_LABEL,
@@ -85,9 +85,12 @@ class ReaperProcess:
 
         Raises:
             OSError: No process can be started.
-            TypeError: The config doesn't go into JSON.
+            ConfigError: The provider's settings don't go into JSON.
         """
-        hello = json.dumps(self._hello).encode() + b"\n"
+        try:
+            hello = json.dumps(self._hello, default=os.fspath).encode() + b"\n"
+        except TypeError as exc:
+            raise ConfigError(f"settings of a sandbox provider must be plain JSON values or paths: {exc}") from exc
         ours, theirs = socket.socketpair()
         try:
             ours.sendall(hello)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import glob
 import logging
 import os
 import shlex
@@ -23,7 +24,7 @@ from agent_env_process.context import CopyFault
 from agent_env_process.files import remove_tree
 from agent_env_process.images import ImageCache, PreparedImage
 from agent_env_process.output import Kept
-from agent_env_process.paths import SYSTEM, PathMap
+from agent_env_process.paths import SYSTEM, PathMap, absolute
 from agent_env_process.plan import Copy, Folder, Pip, Plan
 from agent_env_process.procs import end_all
 from agent_env_process.spawn import Child
@@ -171,13 +172,21 @@ class _Builder:
     async def _pip(self, step: Pip) -> None:
         place = f"{self.plan.dockerfile}:{step.line}"
         told = f"pip {shlex.join(step.arguments)}"
-        argv = [str(self.python), "-m", "pip", *(self.paths.argument(part) for part in step.arguments)]
+        argv = [str(self.python), "-m", "pip", *(word for part in step.arguments for word in self._words(part, step))]
         env = {name: self.paths.text(value) for name, value in step.env.items() if name != "PATH"}
         workdir = self.paths.host(step.workdir)
         workdir.mkdir(parents=True, exist_ok=True)
         output, code = await self._run(argv, workdir, env, told)
         if code:
             raise ImageError(f"{place}: {told} failed with exit code {code}:\n{_end(output)}")
+
+    def _words(self, part: str, step: Pip) -> list[str]:
+        """An argument, or the files it stands for: as in a shell, a pattern that fits no file stays as it is."""
+        if any(mark in part for mark in "*?["):
+            found = glob.glob(str(self.paths.host(absolute(part, step.workdir))))
+            if found:
+                return sorted(found)
+        return [self.paths.argument(part)]
 
     async def _compile(self, with_pip: bool) -> None:
         """Compiles all Python files once, so that no sandbox spends its start on it."""

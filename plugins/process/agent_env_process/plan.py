@@ -127,7 +127,7 @@ def _ref(file: Path, planner: _Planner, python: Interpreter) -> str:
 def _refusal(file: Path, instruction: Instruction, why: str) -> Refused:
     text = " ".join(f"{instruction.keyword} {instruction.raw}".split())
     return Refused(
-        f"{file}:{instruction.line}: the process provider can't do {text!r}: {why}. "
+        f"{file}:{instruction.line}: {text}: the process provider can't do this: {why}. "
         "The docker provider can (sandbox='docker')"
     )
 

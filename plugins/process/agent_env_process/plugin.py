@@ -9,8 +9,8 @@ Not covered:
     Isolation. Sandboxes run as you and see this machine's files, processes and network. A program that writes to an
     absolute path that only its code knows (``/tmp/x``) shares that file with every other sandbox
     (``private_files=False``). CPU, memory and network are not limited. The Python environment of an image is shared by
-    its sandboxes. A process that leaves its session, drops its environment *and* outlives its parent is not found.
-    Run only code that you would run by hand; ``docker`` isolates.
+    its sandboxes. A process that drops its environment *and* outlives its parent may not be found when its sandbox
+    ends. Run only code that you would run by hand; ``docker`` isolates.
 """
 
 from __future__ import annotations

@@ -95,10 +95,7 @@ def send(process: Known, number: signal.Signals) -> None:
     """Sends a signal to exactly this process; nothing happens if it has ended."""
     try:
         if not hasattr(signal, "pidfd_send_signal"):
-            if process.alive:
-                os.killpg(process.pid, number) if os.getpgid(process.pid) == process.pid else os.kill(
-                    process.pid, number
-                )
+            _send_by_number(process, number)
             return
         pidfd = os.pidfd_open(process.pid)
         try:
@@ -108,6 +105,16 @@ def send(process: Known, number: signal.Signals) -> None:
             os.close(pidfd)
     except OSError:  # ended, or not ours to signal: the next look tells
         return
+
+
+def _send_by_number(process: Known, number: signal.Signals) -> None:
+    """The same on systems without pidfds, which reaches the group of a leader: its members can't be looked up there."""
+    if not process.alive:
+        return
+    if os.getpgid(process.pid) == process.pid:
+        os.killpg(process.pid, number)
+    else:
+        os.kill(process.pid, number)
 
 
 def _rows() -> list[_Row]:

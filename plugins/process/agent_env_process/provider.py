@@ -129,7 +129,7 @@ class ProcessProvider:
             id=sandbox_id,
             labels={EXPIRES_LABEL: expires_label(spec.ttl), **spec.labels},
             image=spec.image,
-            env=main_environment(sandbox_id, spec, image.env, paths, ports),
+            env=main_environment(sandbox_id, spec, image, paths, ports),
             workdir=str(paths.host(spec.workdir or image.workdir)),
             ports=dict(ports),
             has_main=bool(spec.command),
@@ -151,7 +151,7 @@ class ProcessProvider:
         if record is None:
             raise Gone(f"{NAME}: there is no sandbox {id}")
         sandbox = ProcessSandbox(id, self._state, self._cache.get(record.image), self._running)
-        sandbox.check()
+        await sandbox.check()
         return sandbox
 
     async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
@@ -180,10 +180,11 @@ class ProcessProvider:
         return removed
 
     async def aclose(self) -> None:
-        """Lets go of what this process holds for its sandboxes, which go on."""
-        for running in self._running.values():
-            running.close()
-        self._running.clear()
+        """Lets go of what ended sandboxes held; running ones go on, and need their ports and pipes."""
+        for sandbox_id, running in list(self._running.items()):
+            if running.end is not None:
+                running.close()
+                del self._running[sandbox_id]
 
 
 def _creation_error(exc: OSError) -> SandboxError:

@@ -52,7 +52,7 @@ class Running:
         self._main = await Child.start(
             [program, *argv[1:]], env=record.env, cwd=Path(record.workdir), stdout=self._log.add
         )
-        self._main.exited.add_done_callback(self._main_exited)
+        self._main.exited.add_done_callback(lambda _: self._follow_main())
         if self._state.update(record.id, main=self._main.known) is None:
             raise Gone(f"process: sandbox {record.id} was killed while it started")
 
@@ -68,17 +68,23 @@ class Running:
         if self._log is not None:
             self._log.close()
 
-    def _main_exited(self, exited: asyncio.Future[int]) -> None:
-        """As in a container, the end of the main process is the end of everything in the sandbox."""
-        if self.end is not None or exited.cancelled():
-            return
-        self._ending = asyncio.ensure_future(self._end_with_main(exited.result()))
-
-    async def _end_with_main(self, code: int) -> None:
+    async def settle(self) -> None:
+        """Waits until the end of the main process, if it has ended, has taken its course."""
         if self._main is not None:
-            await self._main.finish()  # what it said last is the reason
-        self.mark_ended(death(code, self._state.log(self._record.id)))
+            self._main.look()
+            self._follow_main()
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+
+    def _follow_main(self) -> None:
+        """As in a container, the end of the main process is the end of everything in the sandbox."""
+        if self._main is not None and self._main.code is not None and self._ending is None and self.end is None:
+            self._ending = asyncio.create_task(self._end_with_main(self._main))
+
+    async def _end_with_main(self, main: Child) -> None:
         await asyncio.to_thread(end_all, f"{MARK}={self._record.id}")
+        code = await main.finish()  # nobody holds its output open any more, so all it said is there
+        self.mark_ended(death(code, self._state.log(self._record.id)))
 
 
 def death(code: int | None, log: Path) -> str:

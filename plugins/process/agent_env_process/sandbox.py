@@ -45,12 +45,14 @@ class ProcessSandbox:
         """Its id, valid in any process of this machine and user."""
         return self._id
 
-    def check(self) -> Record:
+    async def check(self) -> Record:
         """Its record.
 
         Raises:
             Gone: It ended.
         """
+        if self._last is not None:
+            await self._last.settle()
         if self._last is not None and self._last.end is not None:
             raise Gone(f"process: sandbox {self._id} is gone: {self._last.end}")
         record = self._state.load(self._id)
@@ -74,7 +76,9 @@ class ProcessSandbox:
         Arguments that name a file of the sandbox by its absolute path are rewritten, as are the image's own paths
         inside longer ones.
         """
-        record = self.check()
+        if not argv:
+            raise ValueError("exec needs a program")
+        record = await self.check()
         mark = uuid.uuid4().hex
         own = {name: self._paths.text(value) for name, value in (env or {}).items()}
         whole = {**record.env, **own, COMMAND_MARK: mark}
@@ -107,17 +111,17 @@ class ProcessSandbox:
                 raise
         finally:
             child.close()
-        self.check()
+        await self.check()
         return ExecResult(code, out.value(), err.value(), timed_out=code is None)
 
     async def read(self, path: str) -> bytes:
         """Reads a file of the sandbox's folder."""
-        self.check()
+        await self.check()
         return await asyncio.to_thread(self._paths.host(path).read_bytes)
 
     async def write(self, path: str, data: bytes) -> None:
         """Writes a file of the sandbox's folder, making its parents."""
-        self.check()
+        await self.check()
         place = self._paths.host(path)
 
         def write() -> None:
@@ -128,17 +132,17 @@ class ProcessSandbox:
 
     async def endpoint(self, port: int) -> Endpoint:
         """The loopback address of the port that stands for ``port``."""
-        record = self.check()
+        record = await self.check()
         if port not in record.ports:
             raise Unsupported(f"process: port {port} was not asked for at creation; ports: {sorted(record.ports)}")
         return Endpoint(f"http://{LOOPBACK}:{record.ports[port]}")
 
     async def extend(self, ttl: float) -> None:
         """Sets the lease's end to ``ttl`` seconds from now."""
-        record = self.check()
+        record = await self.check()
         labels = {**record.labels, EXPIRES_LABEL: expires_label(ttl)}
         if self._state.update(self._id, labels=labels) is None:
-            self.check()
+            await self.check()
 
     async def _end(self, child: Child, mark: str) -> None:
         """Kills a command with everything it started, and takes what it had written."""

@@ -165,12 +165,13 @@ class Child:
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
         if not hasattr(os, "pidfd_open"):
-            loop.run_in_executor(None, self._popen.wait).add_done_callback(lambda _: self._look())
+            loop.run_in_executor(None, self._popen.wait).add_done_callback(lambda _: self.look())
             return
         self._pidfd = os.pidfd_open(self._popen.pid)
-        loop.add_reader(self._pidfd, self._look)
+        loop.add_reader(self._pidfd, self.look)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Notes at once that the process has ended, if it has."""
         if self._popen.poll() is None:
             return
         self._unwatch()

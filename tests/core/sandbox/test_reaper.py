@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent_env_core.errors import ConfigError, Unavailable
+from agent_env_core.sandbox import reaper
+from agent_env_core.sandbox.contract import Image, SandboxSpec
+from agent_env_core.sandbox.leases import Owner, lease_labels
+from agent_env_core.sandbox.reaper import ReaperProcess, clear
+from agent_env_core.testing.fake import FakeProvider
+from agent_env_core.testing.sandbox import eventually
+
+LABELS = {"agent-env.run": "run", "agent-env.owner": "someone"}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(reaper, "QUIET_GAP", 0.02)
+
+
+class TestClear:
+    @pytest.fixture
+    async def fake(self):
+        fake = FakeProvider()
+        self.image = await fake.prepare(Image(ref="registry.example/x:1"))
+        return fake
+
+    async def make(self, fake, labels=LABELS):
+        return await fake.create(SandboxSpec(self.image, 60, labels=labels))
+
+    async def test_it_ends_what_carries_the_labels_and_nothing_else(self, fake):
+        for _ in range(3):
+            await self.make(fake)
+        other = await self.make(fake, {**LABELS, "agent-env.run": "another"})
+        done = await clear(fake, LABELS)
+        assert (len(done.killed), done.failed) == (3, {})
+        assert set(fake.sandboxes) == {other.id}
+
+    async def test_two_quiet_sweeps_end_it(self, fake):
+        assert not await clear(fake, LABELS)
+        assert fake.calls["list"] == 2
+
+    async def test_a_sandbox_that_surfaces_late_is_ended_too(self, fake):
+        await self.make(fake)
+        late = asyncio.get_running_loop().create_task(self.surface(fake))
+        done = await clear(fake, LABELS)
+        await late
+        assert len(done.killed) == 2
+        assert fake.sandboxes == {}
+
+    async def surface(self, fake):
+        await eventually(lambda: asyncio.sleep(0, fake.killed))
+        await self.make(fake)
+
+    async def test_it_outlasts_a_provider_that_is_down_for_a_while(self, fake):
+        await self.make(fake)
+        fake.fault("list", error=Unavailable("down"), times=2)
+        fake.fault("kill", error=Unavailable("down"))
+        done = await clear(fake, LABELS)
+        assert (len(done.killed), done.failed, fake.sandboxes) == (1, {}, {})
+
+    async def test_it_gives_up_and_says_what_stands(self, fake):
+        box = await self.make(fake)
+        fake.fault("kill", error=Unavailable("stuck"), times=1000)
+        done = await clear(fake, LABELS, patience=0.1)
+        assert done.failed == {box.id: "stuck"}
+
+
+@pytest.mark.usefixtures("no_processes_left")
+class TestProcess:
+    @pytest.fixture
+    def inheritable(self):
+        os.dup2(0, 250)  # a number that nothing else takes
+        yield 250
+        os.close(250)
+
+    @pytest.fixture
+    def process(self, tmp_path, inheritable):
+        config = {"state_dir": str(tmp_path), "cache_dir": str(tmp_path / "cache")}
+        process = ReaperProcess("process", config, Owner.current(), "run")
+        process.start()
+        return process
+
+    async def test_it_says_that_it_watches_and_leaves_when_sent_away(self, process):
+        await process.armed()
+        pid = process.pid
+        await process.stop()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        assert process.pid is None
+
+    async def test_it_can_be_sent_away_before_it_was_ready(self, process):
+        await asyncio.wait_for(process.stop(), 10)
+
+    async def test_it_is_out_of_reach_of_its_owners_terminal(self, process):
+        await process.armed()
+        assert os.getsid(process.pid) == process.pid != os.getsid(0)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(process.pid, number)
+        assert process._process.poll() is None
+        await process.stop()
+
+    @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+    async def test_it_keeps_no_descriptor_of_its_owner(self, process, inheritable):
+        await process.armed()
+        held = {os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")}
+        sockets = {name for name in held if name.startswith("socket:")}
+        assert len(sockets) == 1
+        assert held - sockets <= {os.devnull, "anon_inode:[pidfd]"}
+        assert str(inheritable) not in os.listdir(f"/proc/{process.pid}/fd")
+        await process.stop()
+
+    async def test_one_that_cannot_start_is_told(self, tmp_path):
+        process = ReaperProcess("process", {}, replace(Owner.current(), host="not/an/owner"), "run")
+        process.start()
+        with pytest.raises(Unavailable, match="doesn't answer"):
+            await process.armed()
+        await process.stop()
+
+    async def test_a_config_that_is_no_json_is_refused_before_anything_starts(self):
+        process = ReaperProcess("process", {"client": object()}, Owner.current(), "run")
+        with pytest.raises(ConfigError, match="plain JSON values"):
+            process.start()
+        assert process.pid is None
+
+
+def test_it_ends_what_outlived_its_lease(tmp_path):
+    from agent_env_process.state import Record, State
+
+    owner = Owner.current()
+    labels = {key: value for key, value in lease_labels(owner, "run", 60).items() if key != "agent-env.expires"}
+    state = State(tmp_path)
+    state.save(Record("old", lease_labels(owner, "run", 60, now=0), "x"))
+    state.save(Record("new", lease_labels(owner, "run", 60), "x"))
+    hello = {"provider": "process", "config": {"state_dir": str(tmp_path)}, "owner": str(owner), "run": "run"}
+    assert reaper._end_expired(hello, labels) is True
+    assert [record.id for record in state.records()] == ["new"]
