@@ -102,7 +102,7 @@ class Deployment:
             await asyncio.sleep(pause)
             if (end := await _death(self.sandbox)) is not None:
                 return EpisodeError(phase, f"{doing}: the env {self.env.name!r} ended: {end}", retryable=True)
-        return EpisodeError(phase, f"{doing}: the env {self.env.name!r} didn't answer: {describe(exc)}", retryable=True)
+        return EpisodeError(phase, f"{doing}: the env {self.env.name!r} failed: {describe(exc)}", retryable=True)
 
 
 async def _death(sandbox: Sandbox) -> str | None:

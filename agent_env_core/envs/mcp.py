@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 
+from agent_env_core.errors import AgentEnvError
+
 PROTOCOL = "2025-06-18"
 ROLE_HEADER = "AgentEnv-Role"
 ROLE_META = "agentenv.io/role"
@@ -22,7 +24,7 @@ MAX_ANSWER = 32 * 1024 * 1024
 """Bytes of one answer that are read at most."""
 
 
-class McpError(Exception):
+class McpError(AgentEnvError):
     """The server answered, but not as MCP has it: an HTTP error, a lost session, an unreadable or oversized body."""
 
 
