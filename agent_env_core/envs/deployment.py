@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 PORT = 18765
 READY_TIMEOUT = 180.0
 """Seconds from the start of a sandbox until the env's card must have answered."""
-FIRST_PAUSE, PAUSE_GROWTH, LAST_PAUSE = 0.010, 1.5, 0.250
-"""Readiness is asked for after 10 ms, 15 ms, … 250 ms: soon when it is quick, seldom when many start at once."""
+FIRST_PAUSE, PAUSE_GROWTH, LAST_PAUSE = 0.010, 1.2, 0.250
+"""Readiness is asked for after 10 ms, 12 ms, … 250 ms: soon when it is quick, seldom when it is slow. A pause is about
+a sixth of the time waited so far, and so is what an env that came up just after a try loses by it."""
 TRY_TIMEOUT = 5.0
 LOOK_EVERY = 0.1
 """Seconds between two looks at whether the sandbox still lives while its card doesn't answer."""

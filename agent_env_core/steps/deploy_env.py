@@ -23,7 +23,9 @@ class DeployEnv(TaskStep):
 
     Attributes:
         env_id: The env.
-        ttl_seconds: After that long the sandbox ends by itself. Where it isn't set, a provider's own maximum applies.
+        ttl_seconds: After that long the sandbox ends by itself, counted from the last sign of life of the episode
+            where the provider can renew a lease, and from the deploy where it can't. A provider's own maximum applies
+            where it isn't set.
         cpu: Cores; refused by a provider that can't hold an env to them.
         memory_mb: MiB; the same.
     """

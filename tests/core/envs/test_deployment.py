@@ -115,7 +115,7 @@ async def test_it_is_ready_when_its_card_answers(host: Host, serve: Serve, monke
 
     monkeypatch.setattr(module.asyncio, "sleep", pause)
     found = await deployed(host, serve(answer))
-    assert pauses == pytest.approx([0.01, 0.015, 0.0225, 0.03375])
+    assert pauses == pytest.approx([0.01, 0.012, 0.0144, 0.01728])
     assert (found.base_url, found.mcp_url, found.headers) == ("http://box:1", "http://box:1/tools", {"X-Token": "t"})
     assert host.destroyed == []
 
