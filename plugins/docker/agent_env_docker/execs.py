@@ -66,6 +66,8 @@ _COMMAND_FAULTS = (
 )
 _STDOUT, _STDERR = 1, 2
 _GRACE = 5.0
+_SLOW_START = 30.0
+_NO_ROOM = 2.0
 
 
 async def run(
@@ -290,7 +292,7 @@ class Command:
         if exec_id is None:
             return
         with inside(client, self._sandbox_id, "killing a command"):
-            deadline = time.monotonic() + _GRACE
+            began = time.monotonic()
             pause = 0.01
             while True:
                 # A sweep that began after the command had started, or had ended, misses nothing.
@@ -298,7 +300,8 @@ class Command:
                 problem = self._sweep(client)
                 if settled and problem is None:
                     return
-                if time.monotonic() > deadline:
+                # A busy engine may take long to start a command; a process that can't be started now won't be soon.
+                if time.monotonic() - began > (_SLOW_START if problem is None else _NO_ROOM):
                     break
                 time.sleep(pause)
                 pause = min(0.2, pause * 2)
@@ -316,7 +319,7 @@ class Command:
         script = ["sh", "-c", _KILL, "sh", self._token, str(self._session or "unknown")]
         made = client.exec_create(self._sandbox_id, script)
         said = client.exec_start(made["Id"])
-        code = client.exec_inspect(made["Id"])["ExitCode"]
+        code = _short_code(client, made["Id"])
         if code == 0:
             return None
         return " ".join(bytes(said).decode(errors="replace").split()) or f"killing it ended with code {code}"
@@ -340,10 +343,18 @@ def require_alive(client: APIClient, sandbox_id: str) -> None:
     alive(client, sandbox_id)
     made = client.exec_create(sandbox_id, ["sh", "-c", ":"])
     client.exec_start(made["Id"])
-    if client.exec_inspect(made["Id"])["ExitCode"] == 0:
+    if _short_code(client, made["Id"]) == 0:
         return
     _wait_for_end(client, sandbox_id)
     alive(client, sandbox_id)
+
+
+def _short_code(client: APIClient, exec_id: str) -> int | None:
+    """The exit code of one of our own short commands, whose output has ended; the engine may need a moment for it."""
+    deadline = time.monotonic() + _GRACE
+    while (code := client.exec_inspect(exec_id)["ExitCode"]) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return None if code is None else int(code)
 
 
 def _wait_for_end(client: APIClient, sandbox_id: str) -> None:

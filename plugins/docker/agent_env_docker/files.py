@@ -18,14 +18,15 @@ from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from agent_env_core.errors import Unavailable
-from agent_env_docker.failure import alive, inside, words
+from agent_env_docker.failure import alive, inside
 
 if TYPE_CHECKING:
+    import requests
     from docker import APIClient
 
 # Go's file mode bits, which the engine's stat header uses.
 _GO_DIR = 1 << 31
-_GO_SYMLINK = 1 << 27
+_FROM_URL = str.maketrans("-_", "+/")
 
 _NOT_ON_DISK = ("/dev", "/proc", "/sys")
 
@@ -85,23 +86,36 @@ def _refuse_unseen(path: str) -> None:
         raise PermissionError(errno.EPERM, "Docker reaches only what is on the sandbox's disk; use exec", path)
 
 
+def _archive_url(client: APIClient, sandbox_id: str) -> str:
+    return f"{client.base_url}/v{client.api_version}/containers/{sandbox_id}/archive"
+
+
 def _stat(client: APIClient, sandbox_id: str, path: str) -> dict[str, Any] | None:
     """What the engine says of a path, without its content; None where there is nothing."""
-    from docker.errors import APIError
-
-    url = f"{client.base_url}/v{client.api_version}/containers/{sandbox_id}/archive"
-    answer = client.head(url, params={"path": path}, timeout=client.timeout)
+    answer = client.head(_archive_url(client, sandbox_id), params={"path": path}, timeout=client.timeout)
     if answer.status_code == 404:
         return None
     if answer.status_code >= 400:  # only the answer to GET says why
-        try:
-            client.get_archive(sandbox_id, path)
-        except APIError as exc:
-            if "not a directory" in words(exc):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
-            raise
-    status: dict[str, Any] = json.loads(base64.b64decode(answer.headers["X-Docker-Container-Path-Stat"]))
+        _download(client, sandbox_id, path).close()
+    # Podman encodes for URLs, and may leave out the padding; decoding takes more padding than it needs.
+    encoded = answer.headers["X-Docker-Container-Path-Stat"].translate(_FROM_URL) + "=="
+    status: dict[str, Any] = json.loads(base64.b64decode(encoded))
     return status
+
+
+def _download(client: APIClient, sandbox_id: str, path: str) -> requests.Response:
+    """A tar of what is at ``path``. Not the SDK's call, which can't read Podman's headers."""
+    from docker.errors import create_api_error_from_http_exception
+    from requests import HTTPError
+
+    answer = client.get(_archive_url(client, sandbox_id), params={"path": path}, stream=True, timeout=client.timeout)
+    try:
+        answer.raise_for_status()
+    except HTTPError as exc:
+        if "not a directory" in answer.text:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
+        create_api_error_from_http_exception(exc)
+    return answer
 
 
 def _parents(client: APIClient, sandbox_id: str, path: str) -> tuple[str, list[str]]:
@@ -133,14 +147,15 @@ def _content(client: APIClient, sandbox_id: str, path: str) -> bytes:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     if status["mode"] & _GO_DIR:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    chunks, _ = client.get_archive(sandbox_id, path)
     content: bytes | None = None
-    with tarfile.open(fileobj=cast("IO[bytes]", _Chunks(chunks)), mode="r|") as tar:
-        for member in tar:
-            if (file := tar.extractfile(member)) is not None:
-                content = file.read()
-    for _ in chunks:  # a response that is read to its end gives its connection back
-        pass
+    with _download(client, sandbox_id, path) as answer:
+        chunks = answer.iter_content(1 << 20)
+        with tarfile.open(fileobj=cast("IO[bytes]", _Chunks(chunks)), mode="r|") as tar:
+            for member in tar:
+                if (file := tar.extractfile(member)) is not None:
+                    content = file.read()
+        for _ in chunks:  # a response that is read to its end gives its connection back
+            pass
     if content is None:
         raise PermissionError(errno.EPERM, "Only regular files can be read", path)
     return content

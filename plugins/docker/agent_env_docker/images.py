@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from agent_env_core.errors import ImageError, SandboxError
+from agent_env_core.errors import ConfigError, ImageError, SandboxError
 from agent_env_docker.engine import Engine
 from agent_env_docker.failure import plain, recognise, translated, words
 
@@ -255,7 +255,7 @@ class _Work:
             for line in plain(str(event.get("stream") or "")).splitlines():
                 if line.strip():
                     self._tail.append(line.rstrip())
-                    level = logging.INFO if line.startswith("Step ") else logging.DEBUG
+                    level = logging.INFO if line.lower().startswith("step ") else logging.DEBUG
                     logger.log(level, "%s: %s", self._what, line.rstrip())
         return "it was given up" if self._abandoned else None
 
@@ -348,9 +348,13 @@ async def _abandonable(engine: Engine, work: _Work) -> str:
 async def _one_at_a_time(what: str) -> AsyncIterator[None]:
     """Holds a lock that all processes of this user on this machine share, one for each image."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agent-env" / "docker"
-    folder.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(what.encode()).hexdigest()[:16]
-    with (folder / f"{name}.lock").open("w") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / f"{name}.lock").open("w")
+    except OSError as exc:
+        raise ConfigError(f"docker: can't write to {folder} ({exc.strerror}); set XDG_CACHE_HOME to a folder") from exc
+    with file:
         pause = 0.01
         while True:
             try:
