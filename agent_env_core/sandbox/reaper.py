@@ -185,13 +185,13 @@ class _Watch:
             # A copy of the owner's end may live on in a forked child, so end of file isn't enough; a pidfd is.
             ready = dict(self._poll.poll(1000 * (left if self._pidfd is not None else min(left, 2.0))))
             if self._channel.fileno() in ready:
-                return "bye" if self._channel.recv(64).startswith(BYE) else "gone"
+                break
         return "bye" if self._said_bye() else "gone"
 
     def _said_bye(self) -> bool:
         try:
             return self._channel.recv(64, socket.MSG_DONTWAIT).startswith(BYE)
-        except OSError:
+        except OSError:  # nothing was said; or a reset, which is how the end looks when the owner left something unread
             return False
 
 

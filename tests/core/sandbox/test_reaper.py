@@ -3,6 +3,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from agent_env_core.errors import ConfigError, Unavailable
 from agent_env_core.sandbox import reaper
 from agent_env_core.sandbox.contract import Image, SandboxSpec
 from agent_env_core.sandbox.leases import Owner, lease_labels
+from agent_env_core.sandbox.machine import process_start
 from agent_env_core.sandbox.reaper import ReaperProcess, clear
 from agent_env_core.testing.fake import FakeProvider
 from agent_env_core.testing.sandbox import eventually
@@ -70,6 +74,46 @@ class TestClear:
         fake.fault("kill", error=Unavailable("stuck"), times=1000)
         done = await clear(fake, LABELS, patience=0.1)
         assert done.failed == {box.id: "stuck"}
+
+
+class TestWatch:
+    @pytest.fixture
+    def pair(self):
+        ours, theirs = socket.socketpair()
+        yield ours, theirs
+        ours.close()
+        theirs.close()
+
+    def test_nothing_happens_for_a_while(self, pair):
+        assert reaper._Watch(pair[0], Owner.current()).next(0.01) == "tick"
+
+    def test_a_goodbye_is_no_death(self, pair):
+        ours, theirs = pair
+        theirs.send(reaper.BYE)
+        theirs.close()
+        assert reaper._Watch(ours, Owner.current()).next(10) == "bye"
+
+    def test_a_closed_channel_is_a_death(self, pair):
+        ours, theirs = pair
+        theirs.close()
+        assert reaper._Watch(ours, Owner.current()).next(10) == "gone"
+
+    def test_so_is_one_that_was_closed_with_something_unread(self, pair):
+        ours, theirs = pair
+        ours.send(reaper.ARMED)
+        theirs.close()
+        assert reaper._Watch(ours, Owner.current()).next(10) == "gone"
+
+    @pytest.mark.parametrize("pidfds", [True, False])
+    def test_a_dead_owner_is_noticed_though_its_channel_stays_open(self, pair, monkeypatch, pidfds):
+        if not pidfds:
+            monkeypatch.delattr(os, "pidfd_open")
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+            owner = replace(Owner.current(), pid=process.pid, start=process_start(process.pid))
+            watch = reaper._Watch(pair[0], owner)
+            assert watch.next(0.01) == "tick"
+            process.kill()
+            assert watch.next(10) == "gone"
 
 
 @pytest.mark.usefixtures("no_processes_left")
