@@ -13,6 +13,7 @@ import httpx
 
 from agent_env_core.envs.access import ToolAccess
 from agent_env_core.envs.card import CARD_PATH, Card, Method, read_card
+from agent_env_core.envs.http import HttpClients
 from agent_env_core.envs.images import PreparedImage, prepare_image
 from agent_env_core.errors import EpisodeError, Gone, Phase, SandboxError, describe, episode_error
 from agent_env_core.sandbox.contract import SandboxSpec
@@ -45,7 +46,7 @@ class Deployment:
         card: What it says of itself.
         base_url: Its address, without a trailing slash.
         headers: What every request to it must carry.
-        client: The shared HTTP client.
+        client: Its own HTTP client.
         access: Which tools which role may use.
     """
 
@@ -62,6 +63,10 @@ class Deployment:
     def mcp_url(self) -> str:
         """Where its tools are called."""
         return self.base_url + self.card.mcp_path
+
+    async def close(self) -> None:
+        """Drops the connections to it. Its sandbox is its host's to end."""
+        await self.client.aclose()
 
     async def call_extension(self, method: Method, arguments: Mapping[str, Any], *, timeout: float) -> Any:
         """Calls one extension method of one of the env's servers and returns its JSON answer.
@@ -159,6 +164,8 @@ async def deploy(
 ) -> Deployment:
     """Starts an env and waits until its card answers. Nothing is left behind when it raises or is cancelled.
 
+    The client is the deployment's from then on; when this fails it is left open, and its maker's to close.
+
     Raises:
         EpisodeError: Of phase ``deploy``: no sandbox was to be had, the server ended or didn't come up (with the end of
             its output), or it is another than the bundle says.
@@ -220,13 +227,13 @@ class Deployer:
 
     Args:
         host: Makes the sandboxes.
-        client: The shared HTTP client.
+        clients: Makes the HTTP clients; by default what the host's provider needs.
         at_once: How many may be starting; by default twice the cores, or 64 where sandboxes run elsewhere.
     """
 
-    def __init__(self, host: SandboxHost, client: httpx.AsyncClient, *, at_once: int | None = None) -> None:
+    def __init__(self, host: SandboxHost, *, clients: HttpClients | None = None, at_once: int | None = None) -> None:
         self._host = host
-        self._client = client
+        self._clients = clients or HttpClients(remote=host.provider.capabilities.remote)
         here = max(2, 2 * (os.cpu_count() or 1))
         self._starting = asyncio.Semaphore(at_once or (64 if host.provider.capabilities.remote else here))
         self._images: dict[str, PreparedImage] = {}
@@ -255,4 +262,9 @@ class Deployer:
             raise episode_error(exc, "prepare") from exc
         async with self._starting:
             waited(time.monotonic() - began)
-            return await deploy(env, prepared, self._host, self._client, step_id=step_id, options=options)
+            client = self._clients.open()
+            try:
+                return await deploy(env, prepared, self._host, client, step_id=step_id, options=options)
+            except BaseException:
+                await client.aclose()
+                raise

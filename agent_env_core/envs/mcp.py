@@ -1,7 +1,8 @@
-"""A small MCP client over streamable HTTP, on an HTTP client that many sessions share.
+"""A small MCP client over streamable HTTP, on an HTTP client that is handed to it.
 
-Own code because of two measurements: a client per session spends 18 ms of CPU on a TLS context that a plain-text
-address never uses (32 turns: 0.6 s of a blocked event loop), and an answer must be bounded while it is read, not after.
+Own code for three reasons: a client that makes its own HTTP client spends 18 ms of CPU a session on a TLS context that
+a plain-text address never uses (32 turns: 0.6 s of a blocked event loop); an answer must be bounded while it is read,
+not after; and lines of an event stream end at line feeds only, while JSON may hold what else Python splits lines at.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class McpSession:
     """One MCP session with one server. Requests may run side by side; none is ever repeated.
 
     Args:
-        client: The shared HTTP client. Deadlines are the caller's, e.g. by ``asyncio.timeout``.
+        client: The env's HTTP client. Deadlines are the caller's, e.g. by ``asyncio.timeout``.
         url: The server's MCP endpoint.
         headers: Sent with every request.
         role: The caller's role; None sends none.

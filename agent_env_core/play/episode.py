@@ -250,7 +250,7 @@ class Episode:
 
     async def _teardown(self) -> None:
         began = time.monotonic()
-        ends = [self._runner.host.destroy(deployment.sandbox.id) for deployment, _ in self._deployments]
+        ends = [self._end(deployment) for deployment, _ in self._deployments]
         closing = asyncio.gather(*ends, *self._closing, return_exceptions=True)
         try:
             for outcome in await asyncio.shield(closing):
@@ -261,6 +261,11 @@ class Episode:
             self._journal.tell("finished", "teardown", timings=dict(self.timings))
             self._runner.forget(self)
             self._over.set()
+
+    async def _end(self, deployment: Deployment) -> None:
+        await self._runner.host.destroy(deployment.sandbox.id)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        await deployment.close()
 
     # -- small parts
 

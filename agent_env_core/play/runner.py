@@ -1,4 +1,4 @@
-"""What a server keeps for all its episodes: a sandbox host, prepared images, warm verifiers, one HTTP client."""
+"""What a server keeps for all its episodes: a sandbox host, prepared images, warm verifiers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from agent_env_core.envs.deployment import Deployer, sandbox_spec
-from agent_env_core.envs.http import open_client
 from agent_env_core.envs.images import PreparedImage
 from agent_env_core.errors import BundleError, ConfigError, EpisodeError, EpisodeRefused, Problem, Unsupported, describe
 from agent_env_core.play.spec import EpisodeSpec
@@ -119,9 +118,7 @@ class Runner:
             self.host = open_host(self._sandbox)
             self._resources.push_async_callback(self.host.aclose)
             await self.host.start()
-        remote = self.host.provider.capabilities.remote
-        client = await self._resources.enter_async_context(open_client(remote=remote))
-        self.deployer = Deployer(self.host, client)
+        self.deployer = Deployer(self.host)
         self.verifiers = VerifierPool(timeout=self._verifier_timeout)
         self._resources.push_async_callback(self.verifiers.aclose)
 

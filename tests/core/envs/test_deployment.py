@@ -15,6 +15,7 @@ from agent_env_core.bundle import Env, EnvImage
 from agent_env_core.envs import deployment as module
 from agent_env_core.envs.card import Method
 from agent_env_core.envs.deployment import Deployer, Deployment, DeployOptions, deploy, sandbox_spec
+from agent_env_core.envs.http import HttpClients
 from agent_env_core.envs.images import PreparedImage, prepare_image
 from agent_env_core.errors import Busy, EpisodeError, Gone, ImageError, Unsupported
 from agent_env_core.sandbox.contract import Capabilities, Endpoint, Image, SandboxSpec
@@ -229,7 +230,9 @@ async def test_or_there_is_none(host: Host, tmp_path: Path):
             await prepare_image(env(image=image), host)  # type: ignore[arg-type]
 
 
-async def test_only_so_many_start_at_once_and_the_queue_is_timed(host: Host, serve: Serve):
+async def test_only_so_many_start_at_once_and_the_queue_is_timed(
+    host: Host, serve: Serve, monkeypatch: pytest.MonkeyPatch
+):
     gate, running = asyncio.Event(), 0
     most = 0
 
@@ -246,7 +249,9 @@ async def test_only_so_many_start_at_once_and_the_queue_is_timed(host: Host, ser
     host.image_command = image_command  # type: ignore[attr-defined]
     host.creating = slow
     waits: list[float] = []
-    deployer = Deployer(host, serve(lambda request: httpx.Response(200, json=CARD)), at_once=2)  # type: ignore[arg-type]
+    clients = HttpClients()
+    monkeypatch.setattr(clients, "open", lambda: serve(lambda request: httpx.Response(200, json=CARD)))
+    deployer = Deployer(host, clients=clients, at_once=2)  # type: ignore[arg-type]
     work = [deployer.deploy(env(), step_id="e", options=OPTIONS, waited=waits.append) for _ in range(5)]
     everything = asyncio.gather(*work)
     for _ in range(20):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -74,13 +73,12 @@ async def test_closing_ends_what_is_played(bundle: Bundle, open_runner: Open, be
     runner = await open_runner(bundle)
     playing, deploying = await begin(runner, "one-turn"), await begin(runner, "one-turn")
     assert await playing.next_turn() is not None
-    waiting = asyncio.create_task(deploying.result())
     await runner.aclose()
     await runner.aclose()
-    assert playing.finished
-    assert deploying.finished
-    with pytest.raises(EpisodeError, match="abandoned: the server is closing"):
-        await waiting
+    for episode in (playing, deploying):
+        assert episode.finished
+        with pytest.raises(EpisodeError, match="abandoned: the server is closing"):
+            await episode.result()
     with pytest.raises(EpisodeError, match="the server is closing and starts no more episodes"):
         await begin(runner, "one-turn")
 
