@@ -16,7 +16,7 @@ from typing import Literal
 
 from agent_env_core import integrity
 from agent_env_core.errors import describe
-from agent_env_core.plugins import CORE, plugins
+from agent_env_core.plugins import ALLOW_VARIABLE, CORE, plugins
 
 Level = Literal["ok", "absent", "note", "problem"]
 Versions = Mapping[str, str]
@@ -115,10 +115,14 @@ def base(versions: Versions, python: tuple[int, int] = sys.version_info[:2]) -> 
 
 def broken_plugins() -> Iterator[Finding]:
     """Plugins that can't be used. Each is a note: it keeps only its own users from working."""
+    fixes = {
+        "failed": "update or uninstall it; `agent-env plugins --json` has the traceback",
+        "conflict": f"`agent-env plugins` shows who claims it; {ALLOW_VARIABLE} chooses",
+        "blocked": f"add its name to {ALLOW_VARIABLE}, or unset that",
+    }
     for entry in plugins().load_all():
-        if entry.status in ("failed", "conflict"):
-            fix = f"update or uninstall {entry.distribution}; `agent-env plugins --json` has the traceback"
-            yield Finding("plugins", f"{entry.name} of {entry.distribution}", entry.detail, "note", fix)
+        if entry.status in fixes:
+            yield Finding("plugins", f"{entry.name} of {entry.distribution}", entry.detail, "note", fixes[entry.status])
 
 
 def sandboxes(*, serves: bool) -> Iterator[Finding]:
@@ -146,7 +150,9 @@ def sandboxes(*, serves: bool) -> Iterator[Finding]:
         )
         yield Finding(topic, name, f"{engine.value}; {value}" if engine else value)
     if serves and not usable:
-        fix = "start Docker, or pip install 'agentenv-framework[process]' for sandboxes without it"
+        fix = "start Docker, or use sandboxes without it: pip install 'agentenv-framework[process]'"
+        if any(entry.status == "blocked" for entry in plugins().entries):
+            fix = f"list a provider in {ALLOW_VARIABLE}, or unset that"
         yield Finding(topic, "providers", "none can be used here, so no bundle can be served", "problem", fix)
 
 

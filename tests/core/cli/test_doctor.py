@@ -111,7 +111,7 @@ def with_providers(monkeypatch: pytest.MonkeyPatch, **providers: Any) -> None:
 
         return make
 
-    fake = SimpleNamespace(known=lambda kind: sorted(providers), sandbox_provider=factory)
+    fake = SimpleNamespace(known=lambda kind: sorted(providers), sandbox_provider=factory, entries=[])
     monkeypatch.setattr(health, "plugins", lambda: fake)
 
 
@@ -135,6 +135,27 @@ def test_no_usable_provider_blocks_an_env_host_only(
 ) -> None:
     with_providers(monkeypatch, bad=ConfigError("no key"))
     assert levels(health.sandboxes(serves=serves)) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "fix"), [("failed", "uninstall it"), ("conflict", "who claims it"), ("blocked", "AGENT_ENV_PLUGINS")]
+)
+def test_a_plugin_that_cannot_be_used_is_a_note(monkeypatch: pytest.MonkeyPatch, status: str, fix: str) -> None:
+    entries = [
+        SimpleNamespace(name="acme", distribution="acme-dist", status=status, detail="why"),
+        SimpleNamespace(name="fine", distribution="acme-dist", status="loaded", detail=""),
+    ]
+    monkeypatch.setattr(health, "plugins", lambda: SimpleNamespace(load_all=lambda: entries))
+    (finding,) = health.broken_plugins()
+    assert (finding.subject, finding.value, finding.level) == ("acme of acme-dist", "why", "note")
+    assert fix in finding.fix
+
+
+def test_providers_that_may_not_load_are_no_reason_to_install_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = SimpleNamespace(known=lambda kind: [], entries=[SimpleNamespace(status="blocked")])
+    monkeypatch.setattr(health, "plugins", lambda: blocked)
+    (finding,) = health.sandboxes(serves=True)
+    assert "AGENT_ENV_PLUGINS" in finding.fix
 
 
 def test_without_an_engine_docker_says_why_and_what_else_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
