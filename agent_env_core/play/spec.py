@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from agent_env_core.errors import EpisodeRefused, PluginError, Problem
+from agent_env_core.errors import EpisodeRefused, PluginError, Problem, describe
 from agent_env_core.play.refusals import Refusal, between_steps, choose_agents
 from agent_env_core.play.scheduler import dependencies
 from agent_env_core.plugins import plugins
@@ -89,7 +89,7 @@ class EpisodeSpec:
                 refusals += made
             else:
                 steps.append(made)
-                refusals += [(made.id, line, "") for line in made.refusals(played)]
+                refusals += _refused(made, played)
         try:
             dependencies(steps)
         except ValueError as exc:
@@ -131,11 +131,21 @@ def _make(step: Mapping[str, Any]) -> TaskStep | list[Refusal]:
     step_id = str(step.get("id", ""))
     try:
         kind = plugins().step_type(str(step.get("type")))
-        return kind.model_validate(step)
     except PluginError as exc:
         return [(step_id, str(exc), "")]
+    try:
+        return kind.model_validate(step)
     except ValidationError as exc:
-        return [(step_id, line, "") for line in kind.faults(step)] or [(step_id, str(exc), "")]
+        return [(step_id, line, "") for line in kind.faults(step)] or [(step_id, describe(exc), "")]
+    except Exception as exc:  # a plugin's code
+        return [(step_id, f"the step type {step.get('type')!r} can't read it: {describe(exc)}", "")]
+
+
+def _refused(step: TaskStep, played: Sequence[str]) -> list[Refusal]:
+    try:
+        return [(step.id, line, "") for line in step.refusals(played)]
+    except Exception as exc:  # a plugin's code
+        return [(step.id, f"the step type {step.type!r} can't say whether it can be played: {describe(exc)}", "")]
 
 
 def _problem(task: Task, refusal: Refusal) -> Problem:

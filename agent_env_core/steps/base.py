@@ -86,7 +86,7 @@ class TaskStep(BaseModel):
         ]
 
 
-_COMMON = frozenset((name,) for name in TaskStep.model_fields)
+_COMMON = frozenset((name,) for name in ("id", "type", "depends_on", "fail_task_on_error", "retry_config"))
 
 
 class ScoringStep(TaskStep):

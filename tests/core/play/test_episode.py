@@ -222,6 +222,16 @@ async def test_the_score_is_not_kept_waiting_by_teardown(
     assert not runner.episodes
 
 
+async def test_an_episode_whose_loop_closes_clears_away(runner: Runner, begin: Begin):
+    episode = await begin(runner, "one-turn")
+    assert await episode.next_turn() is not None
+    assert episode._driver is not None
+    episode._driver.cancel()
+    await episode.wait_finished()
+    with pytest.raises(EpisodeError, match="the event loop is closing"):
+        await episode.result()
+
+
 async def test_a_turn_can_be_bounded(runner: Runner):
     spec = next(iter(runner.specs.values()))
     episode = await type(spec).from_task(spec.task, turn_timeout=0.2).start(runner)

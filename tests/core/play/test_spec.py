@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import field_validator
 
 from agent_env_core.bundle import Bundle, Task
 from agent_env_core.errors import EpisodeRefused
 from agent_env_core.play.refusals import between_steps, choose_agents, works_in_sandbox
 from agent_env_core.play.spec import EpisodeSpec, Prompt
+from agent_env_core.plugins import plugins
+from agent_env_core.steps.base import TaskStep
 
 Steps = list[dict[str, Any]]
 
@@ -184,6 +187,36 @@ def test_model_settings_of_a_played_prompt_are_no_obstacle(task: Callable[..., T
 )
 def test_who_works_in_a_sandbox(step: dict[str, Any], expected: bool):
     assert works_in_sandbox([{"id": "x", **step}], "default-agent") is expected
+
+
+class Odd(TaskStep):
+    """A step type of a careless plugin."""
+
+    def refusals(self, played: Any) -> list[str]:
+        raise RuntimeError("no idea")
+
+
+class Odder(TaskStep):
+    """One that can't even be read."""
+
+    @field_validator("metadata")
+    @classmethod
+    def _fail(cls, value: Any) -> Any:
+        raise TypeError("no clue")
+
+
+@pytest.mark.parametrize(
+    ("cls", "said"),
+    [
+        (Odd, "tasks/t.json:odd: the step type 'odd' can't say whether it can be played: RuntimeError: no idea"),
+        (Odder, "tasks/t.json:odd: the step type 'odd' can't read it: TypeError: no clue"),
+    ],
+)
+def test_a_step_type_that_fails_is_a_reason(
+    task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch, cls: type[TaskStep], said: str
+):
+    monkeypatch.setitem(plugins()._things, ("step type", "odd"), cls)
+    assert refusals(task(more=[{"id": "odd", "type": "odd", "metadata": {"a": 1}}])) == [said]
 
 
 def test_choosing_agents_keeps_the_order_of_first_prompts():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -310,12 +311,45 @@ async def test_a_worker_that_cant_start_says_why(monkeypatch: pytest.MonkeyPatch
     await pool.aclose()
 
 
-async def test_the_worker_ends_with_the_server(pool: VerifierPool):
-    own = VerifierPool()
-    await own.start()
-    assert own._process is not None
-    assert own._control is not None
-    own._control.close()  # as it does when the server is killed
+SERVER = """
+import asyncio, sys
+from pathlib import Path
+from agent_env_core.verifiers.pool import VerifierJob, VerifierPool
+
+async def main():
+    pool = VerifierPool()
+    await pool.start()
+    print(pool._process.pid, flush=True)
+    await pool.verify(VerifierJob(Path(sys.argv[1]), "http://127.0.0.1:9/mcp", "http://127.0.0.1:9"))
+
+asyncio.run(main())
+"""
+WAITING = """
+import os, subprocess, time
+
+async def verify(mcp_url):
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    with open({path!r}, "w") as mark:
+        mark.write(f"{{os.getpid()}} {{os.getppid()}} {{child.pid}} end")
+    time.sleep(600)
+"""
+
+
+async def test_nothing_outlives_a_server_that_is_killed(tmp_path: Path):
+    file, mark = tmp_path / "verify.py", tmp_path / "pids"
+    file.write_text(WAITING.format(path=str(mark)))
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVER, str(file), stdout=asyncio.subprocess.PIPE
+    )  # fmt: skip
+    assert server.stdout is not None
+    worker = int(await server.stdout.readline())
+    async with asyncio.timeout(20):
+        while not (mark.exists() and mark.read_text().endswith("end")):  # noqa: ASYNC110 - another process tells
+            await asyncio.sleep(0.01)
+    server.kill()
+    await server.wait()
+    pids = [worker, *map(int, mark.read_text().split()[:-1])]
     async with asyncio.timeout(10):
-        await own._process.wait()
-    await own.aclose()
+        while left := [pid for pid in pids if psutil.pid_exists(pid)]:  # noqa: ASYNC110 - other processes end
+            await asyncio.sleep(0.01)
+    assert not left
