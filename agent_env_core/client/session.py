@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
 from agent_env_core.client.address import Address
-from agent_env_core.client.loop import run
+from agent_env_core.client.loop import client_loop, run
 from agent_env_core.client.messages import Offered, Outcome, Row, ToolAnswer, Turn
 from agent_env_core.client.player import Player
 
@@ -57,6 +59,8 @@ class Session:
                 reset_seconds=self._reset_timeout,
                 tools=self._tools,
             )
+            # a session that is forgotten gives its place on the server back
+            weakref.finalize(self, _close_behind, self._player, self._pid).atexit = False
         return self._player
 
     def reset(self, split: str, index: int, task_id: str | None = None) -> None:
@@ -110,3 +114,9 @@ class Session:
         if self._player is not None and self._pid == os.getpid():
             run(self._player.close())
             self._player = None
+
+
+def _close_behind(player: Player, pid: int) -> None:
+    """Closes without waiting: a garbage collection may run anywhere, on the loop's own thread too."""
+    if pid == os.getpid():
+        asyncio.run_coroutine_threadsafe(player.close(), client_loop())

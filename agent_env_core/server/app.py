@@ -49,6 +49,8 @@ def build_app(
         BundleError: The bundle can't be used; it lists every problem.
         ValueError: ``reward`` doesn't fit the tasks, or the limit is no number.
     """
+    integrity.check()
+    require_packages()
     return app_of(service_for(bundle, reward=reward, sandbox=sandbox, max_concurrent_envs=max_concurrent_envs))
 
 
@@ -69,8 +71,6 @@ def service_for(
         max_concurrent_envs: As there.
         on_progress: Told in words what takes long.
     """
-    integrity.check()
-    _require_server_packages()
     from agent_env_core.server.catalog import read_catalog
     from agent_env_core.server.engine import Engine
     from agent_env_core.server.service import Service
@@ -84,8 +84,12 @@ def service_for(
     return Service(catalog, engine, limit)
 
 
-def _require_server_packages() -> None:
-    """Imports the big packages once, with a message of our own where one is missing."""
+def require_packages() -> None:
+    """Imports OpenEnv, which takes seconds, with a message of our own where something is missing.
+
+    Raises:
+        PluginError: The server's packages aren't installed, or don't import.
+    """
     try:
         import fastapi  # noqa: F401
         import openenv.core.env_server.http_server  # noqa: F401

@@ -192,8 +192,10 @@ async def _serve(settings: Settings, listener: socket.socket, teller: Teller, st
 
 
 async def _started(settings: Settings, teller: Teller) -> Service:
-    from agent_env_core.server.app import service_for
+    from agent_env_core import integrity
+    from agent_env_core.server.app import require_packages, service_for
 
+    integrity.check()
     teller.progress("starting the server")
     service = await asyncio.to_thread(
         service_for,
@@ -203,7 +205,13 @@ async def _started(settings: Settings, teller: Teller) -> Service:
         max_concurrent_envs=settings.max_concurrent_envs,
         on_progress=teller.progress,
     )
+    importing = asyncio.create_task(asyncio.to_thread(require_packages))  # beside the start: both take seconds
     await service.start()
+    try:
+        await importing
+    except BaseException:
+        await service.aclose()
+        raise
     return service
 
 

@@ -26,7 +26,8 @@ class Grpo:
             env: The ``AgentEnv``.
             arguments: A ``GRPOConfig``'s fields, e.g. ``vars(config)``.
         """
-        processes = _processes()
+        # each process has a local server of its own; another host's is everybody's
+        processes = 1 if getattr(env, "_local", None) is not None else _processes()
         limit = env.info.max_concurrent_envs
         problems = []
         for setting, needed in (

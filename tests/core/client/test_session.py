@@ -334,6 +334,22 @@ def test_a_refused_token(connect: Any) -> None:
         thread.join(10)
 
 
+def test_a_session_that_is_forgotten_is_closed(scripted: Any) -> None:
+    closed = threading.Event()
+
+    async def watch(peer: Any) -> None:
+        await peer.welcome()
+        await peer.open_turn()
+        await peer.socket.wait_closed()
+        closed.set()
+
+    session = Session(Address.of(scripted(watch).url))
+    session.reset("train", 0)
+    session.turn()
+    del session
+    assert closed.wait(10)
+
+
 @pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan")])
 @pytest.mark.parametrize("name", ["tool_timeout", "reset_timeout"])
 def test_a_timeout_that_is_none(name: str, value: float) -> None:

@@ -1,0 +1,163 @@
+"""The local server ends, with all it deployed, in every way its trainer can end: user pains 1, 19, 37, 86."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+TRAINER = """
+import json, os, sys, time
+from agent_env.training.trl import AgentEnv
+
+env = AgentEnv.local(sys.argv[1], sandbox="process", split="train")
+environments = [env.factory() for _ in range(2)]
+for environment in environments:
+    environment.reset(**env.dataset[0])
+    environment.add(amount=1)
+if "fork" in sys.argv:  # a data loader's worker, say: it has every descriptor of its parent
+    if os.fork() == 0:
+        time.sleep(600)
+print(json.dumps({"server": env._local.pid, "url": env.url}), flush=True)
+sys.stdin.readline()
+if "raise" in sys.argv:
+    raise RuntimeError("as in a reward function")
+if "with" in sys.argv:
+    with env:
+        pass
+    assert not os.path.exists(f"/proc/{env._local.pid}")
+"""
+
+
+class Trainer:
+    """A trainer's process, with two episodes under way on its local server."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        told = json.loads(process.stdout.readline())
+        self.url = told["url"]
+        self.server = psutil.Process(told["server"])
+        self.below = {self.server, *self.server.children(recursive=True)}
+
+    @property
+    def envs(self) -> list[psutil.Process]:
+        return [process for process in self.below if process.is_running() and "server.py" in process.cmdline()]
+
+    def go_on(self) -> int:
+        self.process.communicate("\n", timeout=60)
+        return self.process.returncode
+
+    def left(self) -> list[str]:
+        """What still runs of the server and everything below it."""
+        alive = [process for process in self.below if process.is_running() and process.status() != "zombie"]
+        return [" ".join(process.cmdline()) for process in alive]
+
+    def all_gone(self, seconds: float = 30) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.left():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+
+@pytest.fixture
+def trainer(one_toolset: Path) -> Iterator[Callable[..., Trainer]]:
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(*how: str) -> Trainer:
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", TRAINER, str(one_toolset), *how]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        processes.append(process)
+        return Trainer(process)
+
+    yield start
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.parametrize("how", ["", "raise", "with"])
+def test_a_trainer_that_ends_by_itself(trainer: Any, how: str) -> None:
+    started = trainer(how)
+    assert len(started.envs) == 2
+    assert started.go_on() == (1 if how == "raise" else 0)
+    assert started.left() == []  # it waited for the end
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_trainer_that_is_killed(trainer: Any, number: int) -> None:
+    started = trainer()
+    assert len(started.envs) == 2
+    started.process.send_signal(number)
+    started.process.wait(10)
+    assert started.all_gone(), started.left()
+
+
+def test_a_killed_trainer_whose_fork_lives_on(trainer: Any) -> None:
+    started = trainer("fork")
+    os.kill(started.process.pid, signal.SIGKILL)
+    started.process.wait(10)
+    assert started.all_gone(), started.left()
+
+
+def test_a_trainer_interrupted_by_its_user(trainer: Any) -> None:
+    started = trainer()
+    started.process.send_signal(signal.SIGINT)
+    started.process.communicate(timeout=60)
+    assert started.left() == []
+
+
+def test_a_server_that_is_killed_leaves_rollouts_unscored(local: Any, caplog: Any) -> None:
+    env = local()
+    environment = env.factory()
+    environment.reset(**env.dataset[0])
+    environment.add(amount=1)
+    below = psutil.Process(env._local.pid).children(recursive=True)
+    os.kill(env._local.pid, signal.SIGKILL)
+    began = time.monotonic()
+    assert environment.get_reward() is None
+    assert time.monotonic() - began < 10
+    assert f"rollout left unscored: the connection to {env.url} was lost" in caplog.text
+    _, alive = psutil.wait_procs(below, timeout=30)
+    assert not alive, "the reaper left what the server had deployed"
+
+
+def test_closing_is_idempotent_and_ends_what_the_environments_hold(local: Any) -> None:
+    env = local()
+    environment = env.factory()
+    environment.reset(**env.dataset[0])
+    environment.add(amount=1)
+    server = psutil.Process(env._local.pid)
+    below = [server, *server.children(recursive=True)]
+    env.close()
+    env.close()
+    assert not [process for process in below if process.is_running() and process.status() != "zombie"]
+    assert environment.get_reward() is None
+
+
+def test_two_servers_side_by_side(local: Any) -> None:
+    envs = [local(max_concurrent_envs=2), local(max_concurrent_envs=3)]
+    assert envs[0].url != envs[1].url
+    environments = [env.factory() for env in envs]
+    for environment, env, amount in zip(environments, envs, (3, 2), strict=True):
+        environment.reset(**env.dataset[0])
+        environment.add(amount=amount)
+    rewards = [environment.get_reward() for environment in environments]
+    assert rewards[0] == 1.0
+    assert rewards[1] != 1.0
+    assert [env.info.max_concurrent_envs for env in envs] == [2, 3]
