@@ -205,10 +205,11 @@ class _Builder:
             last[0] = data
 
         whole = {**_build_environment(), **env, "AGENT_ENV_BUILD": mark, "PYTHONUNBUFFERED": "1"}
-        child = await Child.start(argv, env=whole, cwd=cwd, stdout=take)
         log.info("%s", told)
+        child = Child(argv, env=whole, cwd=cwd, stdout=take)
         beat = asyncio.create_task(_heartbeat(told, lambda: last[0]))
         try:
+            await child.connect()
             code = await child.finish()
             return kept.value(), code
         except BaseException:

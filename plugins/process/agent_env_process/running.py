@@ -49,12 +49,11 @@ class Running:
         if program is None:
             raise ImageError(f"process: the main process can't start: the image has no program {argv[0]!r}")
         self._log = LogFile(self._state.log(record.id))
-        self._main = await Child.start(
-            [program, *argv[1:]], env=record.env, cwd=Path(record.workdir), stdout=self._log.add
-        )
+        self._main = Child([program, *argv[1:]], env=record.env, cwd=Path(record.workdir), stdout=self._log.add)
         self._main.exited.add_done_callback(lambda _: self._follow_main())
         if self._state.update(record.id, main=self._main.known) is None:
             raise Gone(f"process: sandbox {record.id} was killed while it started")
+        await self._main.connect()
 
     def mark_ended(self, how: str) -> None:
         """From here on every call on the sandbox says that it is gone."""

@@ -91,9 +91,7 @@ class ProcessSandbox:
             return _cannot(NOT_FOUND, f"there is no program {argv[0]}")
         out, err = Kept(), Kept()
         try:
-            child = await Child.start(
-                [program, *command[1:]], env=whole, cwd=folder, stdout=out.add, stderr=err.add, stdin=stdin
-            )
+            child = Child([program, *command[1:]], env=whole, cwd=folder, stdout=out.add, stderr=err.add, stdin=stdin)
         except OSError as exc:
             if exc.errno == errno.E2BIG:
                 return _cannot(CANNOT_RUN, f"{argv[0]} can't be run: {exc.strerror}")
@@ -102,6 +100,7 @@ class ProcessSandbox:
             code: int | None
             try:
                 async with asyncio.timeout(timeout):
+                    await child.connect()
                     code = await child.finish()
             except TimeoutError:
                 await self._end(child, mark)

@@ -70,19 +70,25 @@ def _same(reader: _Reader) -> _Reader:
 
 
 class Child:
-    """A running process. Make one with :meth:`start`; every one must come to :meth:`close`."""
+    """A running process: started when this is made, connected by :meth:`connect`.
 
-    def __init__(self, popen: subprocess.Popen[bytes], known: Known | None) -> None:
-        self._popen = popen
-        self.known = known
-        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._readers: list[_Reader] = []
-        self._transports: list[asyncio.BaseTransport] = []
-        self._pidfd: int | None = None
+    Between the two nothing can be cancelled, so whoever starts a process always learns which one it is. Every one must
+    come to :meth:`close`.
 
-    @classmethod
-    async def start(
-        cls,
+    Args:
+        argv: The command; its first element must be an existing program. It gets a session of its own.
+        env: Its whole environment.
+        cwd: Its working folder.
+        stdout: Called with each piece of output.
+        stderr: The same for the other stream; None sends it to ``stdout``.
+        stdin: What it reads; None gives it the end of file at once.
+
+    Raises:
+        OSError: It can't be started.
+    """
+
+    def __init__(
+        self,
         argv: Sequence[str],
         *,
         env: Mapping[str, str],
@@ -90,21 +96,13 @@ class Child:
         stdout: Callable[[bytes], None],
         stderr: Callable[[bytes], None] | None = None,
         stdin: bytes | None = None,
-    ) -> Child:
-        """Starts ``argv``, whose first element must be an existing program, in a session of its own.
-
-        Args:
-            argv: The command.
-            env: Its whole environment.
-            cwd: Its working folder.
-            stdout: Called with each piece of output.
-            stderr: The same for the other stream; None sends it to ``stdout``.
-            stdin: What it reads; None gives it the end of file at once.
-
-        Raises:
-            OSError: It can't be started.
-        """
-        popen = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, and it must be the loop's thread
+    ) -> None:
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._stdin = stdin
+        self._readers: list[_Reader] = []
+        self._transports: list[asyncio.BaseTransport] = []
+        self._pidfd: int | None = None
+        self._popen = subprocess.Popen(
             [*_dying_with_us(), *argv],
             env=dict(env),
             cwd=cwd,
@@ -113,30 +111,26 @@ class Child:
             stderr=subprocess.STDOUT if stderr is None else subprocess.PIPE,
             start_new_session=True,
         )
-        child = cls(popen, Known.look(popen.pid))
-        try:
-            child._watch()
-            await child._connect(stdin, stdout, stderr)
-        except BaseException:
-            popen.kill()
-            child.close()
-            raise
-        return child
+        self.known = Known.look(self._popen.pid)
+        self._input = self._popen.stdin
+        self._outputs = [(self._popen.stdout, stdout), (self._popen.stderr, stderr)]
+        self._watch()
 
-    async def _connect(
-        self, stdin: bytes | None, stdout: Callable[[bytes], None], stderr: Callable[[bytes], None] | None
-    ) -> None:
+    async def connect(self) -> None:
+        """Feeds the process and reads from it, from here on."""
         loop = asyncio.get_running_loop()
-        for pipe, sink in ((self._popen.stdout, stdout), (self._popen.stderr, stderr)):
+        while self._outputs:
+            pipe, sink = self._outputs.pop(0)
             if pipe is not None and sink is not None:
                 reader = _Reader(sink)
                 transport, _ = await loop.connect_read_pipe(partial(_same, reader), pipe)
                 self._transports.append(transport)
                 self._readers.append(reader)
-        if self._popen.stdin is not None:
-            feed, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._popen.stdin)
+        source, self._input = self._input, None
+        if source is not None:
+            feed, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, source)
             self._transports.append(feed)
-            feed.write(stdin or b"")
+            feed.write(self._stdin or b"")
             feed.write_eof()  # closes once all is written; a command that doesn't read it all is no error
 
     @property
@@ -160,15 +154,18 @@ class Child:
                 transport.close()
             elif transport.get_write_buffer_size():  # closing would wait for input that nobody reads any more
                 transport.abort()
+        for pipe in (self._input, *(pipe for pipe, _ in self._outputs)):  # those that were never connected
+            if pipe is not None:
+                pipe.close()
         self._unwatch()
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        if not hasattr(os, "pidfd_open"):
+        try:
+            self._pidfd = os.pidfd_open(self._popen.pid)
+            loop.add_reader(self._pidfd, self.look)
+        except (AttributeError, OSError):  # another system, or no descriptor left: then a thread waits
             loop.run_in_executor(None, self._popen.wait).add_done_callback(lambda _: self.look())
-            return
-        self._pidfd = os.pidfd_open(self._popen.pid)
-        loop.add_reader(self._pidfd, self.look)
 
     def look(self) -> None:
         """Notes at once that the process has ended, if it has."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import stat
@@ -200,6 +201,40 @@ async def test_a_tree_that_hides_is_ended(create, provider):
     assert await provider.kill(box.id)
     left = [psutil.Process(pid) for pid in started if psutil.pid_exists(pid)]
     assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+DELAYS = (0, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02)
+
+
+async def test_an_exec_cancelled_at_any_moment_leaves_nothing(create):
+    box = await create()
+    for delay in DELAYS:
+        call = asyncio.create_task(box.exec(["sh", "-c", "sleep 600 & sleep 600"], stdin=b"x" * 100_000))
+        await asyncio.sleep(delay)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert members(f"{MARK}={box.id}") == []
+
+
+async def test_a_create_cancelled_at_any_moment_leaves_nothing(provider, spec, state, no_processes_left):
+    for delay in DELAYS:
+        command = ("sh", "-c", "sleep 600 & sleep 600")
+        create = asyncio.create_task(provider.create(SandboxSpec(**{**vars(spec), "command": command})))
+        await asyncio.sleep(delay)
+        create.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await provider.kill((await create).id)
+    assert list(state.records()) == []
+    assert os.listdir(state.folder / "boxes") == []
+
+
+async def test_without_pidfds_ends_are_noticed_too(create, monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open")
+    box = await create(command=("sh", "-c", "exit 5"))
+    assert "exited with code 5" in await eventually(lambda: gone(box))
+    other = await create()
+    assert (await other.exec(["sh", "-c", "exit 6"])).exit_code == 6
 
 
 async def test_a_sandbox_that_will_not_end_is_not_forgotten(create, provider, monkeypatch):
