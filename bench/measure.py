@@ -1,0 +1,369 @@
+"""The measurements. Product and floor take turns in each, so that a machine that gets busier hurts both alike."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import httpx
+
+from bench.calls import HandPlayed
+
+if TYPE_CHECKING:
+    from agent_env_trl.environment import Environment
+
+    from bench.floor import Floor
+    from bench.product import Prepared, Product
+
+Say = Callable[[str], None]
+
+CHAIN = 2
+"""Episodes that each session plays one after another in a round."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Durations in seconds, summed up."""
+
+    n: int
+    p50: float
+    p95: float
+    p99: float
+    max: float
+    sum: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Times:
+        """Sums up at least one duration."""
+        ranked = sorted(seconds)
+        p50, p95, p99 = (_percentile(ranked, share) for share in (0.50, 0.95, 0.99))
+        return cls(len(ranked), p50, p95, p99, ranked[-1], sum(ranked))
+
+
+def _percentile(ranked: Sequence[float], share: float) -> float:
+    """Between the two nearest ranks."""
+    place = share * (len(ranked) - 1)
+    low = int(place)
+    high = min(low + 1, len(ranked) - 1)
+    return ranked[low] + (ranked[high] - ranked[low]) * (place - low)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison of whole episodes.
+
+    Attributes:
+        first_answer: From the reset to the first tool's answer; the first episode of each session in a round alone,
+            before which nothing else runs.
+        per_minute: Episodes a minute, until nothing of them was left.
+    """
+
+    first_answer: Times
+    per_minute: float
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Whole episodes at one number of sessions."""
+
+    sessions: int
+    product: Side
+    floor: Side
+    server_cpu_per_episode: float
+
+    @property
+    def ratio(self) -> float:
+        """Median latency of the product over the floor's."""
+        return self.product.first_answer.p50 / self.floor.first_answer.p50
+
+    @property
+    def rate_ratio(self) -> float:
+        """Episodes a minute of the product over the floor's."""
+        return self.product.per_minute / self.floor.per_minute
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Tool calls on one env: through the product, and with an MCP session of our own."""
+
+    product: Times
+    direct: Times
+    server_cpu_per_call: float
+
+    @property
+    def ratio(self) -> float:
+        """Of the medians."""
+        return self.product.p50 / self.direct.p50
+
+    @property
+    def added(self) -> float:
+        """Seconds between the medians."""
+        return self.product.p50 - self.direct.p50
+
+
+@dataclass(frozen=True)
+class Held:
+    """How long a trainer's one thread was held by a batch.
+
+    Attributes:
+        resets: The ``reset`` calls, one after another.
+        answered: From the first reset until the last of the first tool calls, also one after another, was answered.
+        rewards: The ``get_reward`` calls, one after another.
+    """
+
+    resets: Times
+    answered: float
+    rewards: Times
+
+    @property
+    def resets_share(self) -> float:
+        """The resets' share of the time until all first answers."""
+        return self.resets.sum / self.answered
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch as ``GRPOTrainer`` plays it.
+
+    Attributes:
+        size: Rollouts in it.
+        first: The first batch, whose resets open the sessions too.
+        later: Those after it: the one in the middle, by the time until all first answers.
+        waiting: As it would be if each reset waited for its deploy, and each reward for its verifier.
+        floor_answered: How long the same number of sandboxes took by hand, started all at once, to answer.
+    """
+
+    size: int
+    first: Held
+    later: Held
+    waiting: Held
+    floor_answered: float
+
+    @property
+    def ratio(self) -> float:
+        """Time until all first answers, over the floor's."""
+        return self.later.answered / self.floor_answered
+
+
+@dataclass
+class _Rounds:
+    """What the rounds of one side came to."""
+
+    first: list[float] = field(default_factory=list)
+    episodes: int = 0
+    seconds: float = 0.0
+
+    def side(self) -> Side:
+        return Side(Times.of(self.first), 60 * self.episodes / self.seconds)
+
+
+def episodes(product: Product, floor: Floor, sessions: int, rounds: int) -> Episodes:
+    """Plays rounds of episodes, product and floor in turn.
+
+    Args:
+        product: A server that allows as many sessions.
+        floor: The same by hand.
+        sessions: How many are played side by side.
+        rounds: Of each side.
+    """
+    environments = product.environments(sessions)
+    ours, by_hand = _Rounds(), _Rounds()
+    cpu = 0.0
+    try:
+        for number in range(rounds):
+            sides = [True, False] if number % 2 == 0 else [False, True]  # neither always comes after the other
+            for is_product in sides:
+                if is_product:
+                    used = product.cpu_seconds
+                    _round(ours, [partial(product.play, environment) for environment in environments],
+                           product.wait_until_quiet)  # fmt: skip
+                    cpu += product.cpu_seconds - used
+                else:
+                    _round(by_hand, [lambda: floor.play(sessions)] * sessions, lambda: None)
+    finally:
+        product.close_sessions(environments)
+        product.wait_until_quiet()
+    return Episodes(sessions, ours.side(), by_hand.side(), cpu / ours.episodes)
+
+
+def _round(into: _Rounds, players: Sequence[Callable[[], float]], settle: Callable[[], None]) -> None:
+    """Each player plays its episodes in a thread of its own; the round ends when nothing is left of them."""
+    start = threading.Barrier(len(players) + 1)
+
+    def work(play: Callable[[], float]) -> list[float]:
+        start.wait()
+        return [play() for _ in range(CHAIN)]
+
+    with ThreadPoolExecutor(len(players)) as threads:
+        working = [threads.submit(work, play) for play in players]
+        start.wait()
+        began = time.perf_counter()
+        for done in working:
+            into.first.append(done.result()[0])
+    settle()
+    into.seconds += time.perf_counter() - began
+    into.episodes += CHAIN * len(players)
+
+
+def calls(product: Product, count: int) -> Calls:
+    """Calls one tool of one env ``count`` times through the product and as often directly, in turn."""
+    [environment] = environments = product.environments(1)
+    ours: list[float] = []
+    direct: list[float] = []
+    try:
+        product.reset(environment)
+        product.probe(environment)
+        with httpx.Client(timeout=60, trust_env=False) as client:
+            env = HandPlayed(client, product.address())
+            env.open()
+            tool, arguments = product.probed
+            env.call(tool, arguments)
+            used = product.cpu_seconds  # the server idles while it isn't asked
+            for _ in range(count):
+                ours.append(_timed(lambda: product.probe(environment)))
+                direct.append(_timed(lambda: env.call(tool, arguments)))
+            used = product.cpu_seconds - used
+            env.close()
+    finally:
+        product.close_sessions(environments)
+        product.wait_until_quiet()
+    return Calls(Times.of(ours), Times.of(direct), used / count)
+
+
+def batch(product: Product, floor: Floor, size: int, rounds: int) -> Batch:
+    """Plays batches one rollout after another, as ``GRPOTrainer`` does; by hand all at once; and waiting in each call.
+
+    Args:
+        product: A server that allows as many sessions.
+        floor: The same by hand.
+        size: Rollouts in a batch.
+        rounds: Batches after the first, and floors.
+    """
+    played: list[Held] = []
+    by_hand: list[float] = []
+    environments = product.environments(size, batch=True)
+    try:
+        first = _held(product, environments, product.reset)
+        for _ in range(rounds):
+            by_hand.append(_all_at_once(floor, size))
+            played.append(_held(product, environments, product.reset))
+    finally:
+        product.close_sessions(environments)
+    environments = product.environments(size)
+    try:
+        waiting = _held(product, environments, product.reset_and_wait)  # once: it is long, and no close race
+    finally:
+        product.close_sessions(environments)
+        product.wait_until_quiet()
+    later = sorted(played, key=lambda held: held.answered)[(rounds - 1) // 2]
+    return Batch(size, first, later, waiting, statistics.median_low(by_hand))
+
+
+def _held(product: Product, environments: Sequence[Environment], reset: Callable[[Environment], None]) -> Held:
+    began = time.perf_counter()
+    resets = [_timed(partial(reset, environment)) for environment in environments]
+    for environment in environments:
+        product.call(environment)
+    answered = time.perf_counter() - began
+    rewards = [_timed(partial(product.score, environment)) for environment in environments]
+    product.wait_until_quiet()
+    return Held(Times.of(resets), answered, Times.of(rewards))
+
+
+def _all_at_once(floor: Floor, size: int) -> float:
+    """Seconds until the last of ``size`` sandboxes, started at once, answered its first call."""
+    began = time.perf_counter()
+
+    def work(_: int) -> float:
+        waited = time.perf_counter() - began  # for its thread to start
+        return waited + floor.play(size)
+
+    with ThreadPoolExecutor(size) as threads:
+        return max(threads.map(work, range(size)))
+
+
+def imports(count: int) -> Iterator[tuple[str, Times]]:
+    """How long it takes to start Python, to import the core, and to show the command line's help."""
+    for name, command in {
+        "python": ["-c", "pass"],
+        "import agent_env_core": ["-c", "import agent_env_core"],
+        "agent-env --help": ["-m", "agent_env_core.cli", "--help"],
+    }.items():
+        yield name, Times.of([_timed(partial(_python, command)) for _ in range(count)])
+
+
+def _python(arguments: Sequence[str]) -> None:
+    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that was measured with one bundle on one provider."""
+
+    bundle: str
+    provider: str
+    local_start: float
+    first_factory: float
+    episodes: tuple[Episodes, ...]
+    calls: Calls
+    batch: Batch
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much is measured.
+
+    Attributes:
+        sessions: Numbers of sessions side by side.
+        rounds: At each of them, by sessions.
+        calls: Tool calls of each side.
+        batch: Rollouts in a batch.
+        batches: Batches of each side.
+        imports: Starts of Python of each kind.
+    """
+
+    sessions: tuple[int, ...]
+    rounds: Callable[[int], int]
+    calls: int
+    batch: int
+    batches: int
+    imports: int
+
+
+def everything(prepared: Prepared, amounts: Amounts, say: Say) -> Measured:
+    """Measures one bundle on one provider."""
+    from bench.floor import Floor
+    from bench.product import Product
+
+    floor = Floor(prepared.provider, prepared.image, prepared.script)
+    try:
+        with Product(prepared, max(*amounts.sessions, amounts.batch)) as product:
+            episodes(product, floor, 1, 1)  # warms both sides up; not counted
+            found = []
+            for sessions in amounts.sessions:
+                say(f"{amounts.rounds(sessions)} rounds of {sessions} sessions, and as many by hand")
+                found.append(episodes(product, floor, sessions, amounts.rounds(sessions)))
+            say(f"{amounts.calls} tool calls, and as many directly")
+            called = calls(product, amounts.calls)
+            say(f"batches of {amounts.batch}, one rollout after another")
+            held = batch(product, floor, amounts.batch, amounts.batches)
+            return Measured(
+                prepared.bundle.name, prepared.provider, product.start_seconds, product.tools_seconds,
+                tuple(found), called, held,
+            )  # fmt: skip
+    finally:
+        floor.close()

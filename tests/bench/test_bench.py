@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LOGGING = """
+def noted(method):
+    def handle(self):
+        found = method(self)
+        asked = found.get("method", "") if self.path in ("/mcp", "/agentenv") and found else ""
+        with open(f"FOLDER/{os.getpid()}", "a", encoding="utf-8") as file:
+            print(self.command, self.path, asked, file=file)
+        return found
+    return handle
+
+
+Handler.do_GET, Handler.do_DELETE, Handler.body = noted(Handler.do_GET), noted(Handler.do_DELETE), noted(Handler.body)
+"""
+
+
+def test_a_quick_run_measures_everything_and_leaves_nothing(tmp_path, no_processes_left):
+    history = _history()
+    command = [sys.executable, "-m", "bench", "--quick", "--provider", "process", "--bundle", "counter"]
+    command += ["--sessions", "1,2", "--batch", "2", "--calls", "10", "--json", str(tmp_path / "figures.json")]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "counter, process" in ran.stdout
+    told = json.loads((tmp_path / "figures.json").read_text())
+    assert told["version"] == 1
+    assert {"cores", "load_at_start", "system", "python", "docker", "packages"} == set(told["machine"])
+    assert set(told["imports"]) == {"python", "import agent_env_core", "agent-env --help"}
+    [measured] = told["measured"]
+    assert (measured["bundle"], measured["provider"]) == ("counter", "process")
+    assert [at["sessions"] for at in measured["episodes"]] == [1, 2]
+    assert [at["product"]["first_answer"]["n"] for at in measured["episodes"]] == [2, 4]
+    assert [at["floor"]["first_answer"]["n"] for at in measured["episodes"]] == [2, 4]
+    for at in measured["episodes"]:
+        times = at["product"]["first_answer"]
+        assert 0 < times["p50"] <= times["p95"] <= times["p99"] <= times["max"] <= times["sum"]
+        assert at["ratio"] == pytest.approx(times["p50"] / at["floor"]["first_answer"]["p50"])
+        assert at["product"]["per_minute"] > 0
+    assert measured["calls"]["product"]["n"] == measured["calls"]["direct"]["n"] == 10
+    for kind in ("first", "later", "waiting"):
+        held = measured["batch"][kind]
+        assert held["resets"]["n"] == held["rewards"]["n"] == 2
+        assert held["resets"]["sum"] <= held["answered"]
+    assert measured["batch"]["floor_answered"] > 0
+    assert _history() == history
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert [path.name for path in (tmp_path / "state").rglob("*") if path.is_file()] == ["lock"]
+
+
+def _history() -> str:
+    """What is recorded, which only ``--record`` adds to."""
+    file = ROOT / "bench" / "history.jsonl"
+    return file.read_text() if file.exists() else ""
+
+
+@pytest.fixture
+def one_task(tmp_path, counter_bundle):
+    """The counter's bundle with one task of it, so that there is one toolset to deploy."""
+    folder = tmp_path / "counter"
+    shutil.copytree(counter_bundle, folder, ignore=shutil.ignore_patterns("evals"))
+    for task in (folder / "tasks").iterdir():
+        if task.stem != "one-turn":
+            task.unlink()
+    return folder
+
+
+def test_the_floor_makes_the_calls_that_the_product_makes(tmp_path, one_task, no_processes_left):
+    from bench.calls import BUNDLES
+    from bench.floor import Floor
+    from bench.product import Product, prepare
+
+    log = tmp_path / "log"
+    server = one_task / "envs" / "counter" / "server.py"
+    code, start, rest = server.read_text().rpartition("\nmain()")
+    assert not rest.strip()
+    server.write_text(code + LOGGING.replace("FOLDER", str(log)) + start + rest)
+
+    log.mkdir()
+    prepared = prepare(replace(BUNDLES["counter"], path=one_task), "process")
+    floor = Floor("process", prepared.image, prepared.script)
+    floor.play(1)
+    floor.close()
+    [by_hand] = _requests(log)
+    shutil.rmtree(log)
+    log.mkdir()
+    with Product(prepared, 1) as product:
+        [environment] = product.environments(1)
+        product.play(environment)
+        product.close_sessions([environment])
+        product.wait_until_quiet()
+    # another one was deployed to read the tools, and no tool of it was called
+    [ours] = [asked for asked in _requests(log) if "POST /mcp tools/call" in asked]
+    assert Counter(ours) == Counter(by_hand)
+    assert "POST /agentenv data/get" in by_hand
+
+
+def _requests(log: Path) -> list[list[str]]:
+    """What each server was asked, server by server."""
+    return [[line.strip() for line in path.read_text().splitlines()] for path in log.iterdir()]
+
+
+@pytest.mark.docker
+async def test_the_floors_container_is_the_products(one_task):
+    import docker
+
+    from agent_env_core.bundle import load_bundle
+    from agent_env_core.envs.deployment import DeployOptions, sandbox_spec
+    from agent_env_core.envs.images import prepare_image
+    from agent_env_core.sandbox.host import open_host
+    from agent_env_core.steps.base import declaration
+    from bench.calls import BUNDLES, PORT
+    from bench.floor import Containers
+    from bench.product import read_script
+
+    [task] = load_bundle(one_task, declaration).tasks
+    [env] = task.bundle.envs.values()
+    client = docker.from_env()
+    async with open_host("docker") as host:
+        prepared = await prepare_image(env, host)
+        sandbox = await host.create(sandbox_spec(env, prepared, DeployOptions(900.0)))
+        floor = Containers(prepared.ref, read_script(task, BUNDLES["counter"]))
+        with floor.started() as url:
+            port = url.rpartition(":")[2]
+            [by_hand] = [c for c in client.containers.list() if c.ports.get(f"{PORT}/tcp", [{}])[0]["HostPort"] == port]
+            ours = client.containers.get(sandbox.id)
+            assert by_hand.attrs["HostConfig"] == ours.attrs["HostConfig"]
+            for key in ("Path", "Args", "Mounts"):
+                assert by_hand.attrs[key] == ours.attrs[key]
+            for key in ("Image", "User", "WorkingDir", "ExposedPorts", "Healthcheck"):
+                assert by_hand.attrs["Config"].get(key) == ours.attrs["Config"].get(key)
+            assert set(by_hand.attrs["Config"]["Env"]) == set(ours.attrs["Config"]["Env"])
+        floor.close()
+        assert not client.containers.list(all=True, filters={"id": by_hand.id})
+    client.close()
+
+
+def test_percentiles_lie_between_the_nearest_ranks():
+    from bench.measure import Times
+
+    assert Times.of([3.0, 1.0, 2.0]) == Times(
+        n=3, p50=2.0, p95=pytest.approx(2.9), p99=pytest.approx(2.98), max=3.0, sum=6.0
+    )
+    assert Times.of([0.5]) == Times(1, 0.5, 0.5, 0.5, 0.5, 0.5)
+
+
+def test_a_task_that_the_floor_cannot_play_is_refused(counter_bundle):
+    from bench.calls import BUNDLES
+    from bench.product import prepare
+
+    with pytest.raises(ValueError, match="other steps than the floor plays"):
+        prepare(replace(BUNDLES["counter"], task="tool-access"), "process")
+
+
+@pytest.mark.parametrize("wrong", [["--sessions", "0"], ["--sessions", "few"], ["--bundle", "none"], ["--batch", "0"]])
+def test_wrong_options_are_refused(wrong):
+    from click.testing import CliRunner
+
+    from bench.__main__ import main
+
+    assert CliRunner().invoke(main, wrong).exit_code == 2
+
+
+def test_a_record_is_a_line_of_its_own(tmp_path):
+    from bench.report import Report
+
+    report = Report({"quick": True}, machine={"cores": 2}, commit="abc", at="2026-01-01T00:00:00+00:00")
+    for _ in range(2):
+        report.record(tmp_path / "history.jsonl")
+    lines = (tmp_path / "history.jsonl").read_text().splitlines()
+    assert [json.loads(line)["commit"] for line in lines] == ["abc", "abc"]
