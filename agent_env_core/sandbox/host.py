@@ -11,13 +11,14 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Coroutine, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from agent_env_core.errors import Busy, ConfigError, Unavailable, describe
 from agent_env_core.plugins import plugins
+from agent_env_core.sandbox.builds import Builds
 from agent_env_core.sandbox.contract import Image, Sandbox, SandboxProvider, SandboxSpec, refuse_unsupported
 from agent_env_core.sandbox.leases import OWNER_LABEL, RUN_LABEL, Owner, lease_labels, reap
 from agent_env_core.sandbox.limits import Limits
@@ -41,14 +42,6 @@ CLOSE_BUDGET = 120.0
 
 KILL_TIMEOUT = 30.0
 """Seconds one try to end a sandbox may take."""
-
-
-@dataclass
-class _Build:
-    """A build under way, and how many callers wait for it."""
-
-    task: asyncio.Task[str]
-    waiting: int = 0
 
 
 class SandboxHost:
@@ -84,7 +77,7 @@ class SandboxHost:
         self._creating: set[asyncio.Task[Sandbox]] = set()
         self._ending: dict[str, asyncio.Task[bool]] = {}
         self._behind: set[asyncio.Task[Any]] = set()
-        self._builds: dict[Image, _Build] = {}
+        self._builds = Builds(provider)
         self._closed = False
 
     @property
@@ -157,12 +150,13 @@ class SandboxHost:
         self._closed = True
         ends = time.monotonic() + CLOSE_BUDGET
         try:
-            survivors = await self._end_all(ends)
+            survivors, sure = await self._end_all(ends)
         finally:
-            for task in (*self._ending.values(), *self._behind):
+            left = {*self._creating, *self._behind, *self._ending.values()}
+            for task in left:
                 task.cancel()
-            await asyncio.gather(*self._ending.values(), *self._behind, return_exceptions=True)
-        await self._stop_reaper(clean=not survivors)
+            await asyncio.gather(*left, return_exceptions=True)
+        await self._stop_reaper(clean=sure and not survivors)
         try:
             await self._provider.aclose()
         except Exception as exc:
@@ -171,23 +165,23 @@ class SandboxHost:
             log.error("%s: could not end sandbox %s; it is left to the reaper", self._provider.name, sandbox_id)
         return survivors
 
-    async def _end_all(self, ends: float) -> list[str]:
-        """Ends what is known, then what the provider lists beyond that; returns what is left."""
-        for build in list(self._builds.values()):
-            build.task.cancel()
+    async def _end_all(self, ends: float) -> tuple[list[str], bool]:
+        """Ends what is known, then what the provider lists beyond that; says what is left, and whether that is all."""
+        await self._builds.aclose()
         while pending := {*self._creating, *self._behind, *(self._end(sandbox_id) for sandbox_id in self._live)}:
             done, _ = await asyncio.wait(pending, timeout=max(0.0, ends - time.monotonic()))
             if done != pending:
                 break
             await asyncio.sleep(0)  # lets a create that has just come back be undone
-        left = set(self._live)
+        left, sure = set(self._live), not self._creating
         try:
             async with asyncio.timeout(max(1.0, ends - time.monotonic())):
                 strays = await reap(self._provider, self.labels, why=lambda _: "its host is closing")
-                left = left - set(strays.killed) | set(strays.failed)
+                left = (left - set(strays.killed)) | set(strays.failed)
         except Exception as exc:  # then what is known stands
             log.warning("%s: can't look for what is left: %s", self._provider.name, describe(exc))
-        return sorted(left)
+            sure = False
+        return sorted(left), sure
 
     async def _stop_reaper(self, *, clean: bool) -> None:
         if self._arming is not None:
@@ -210,22 +204,7 @@ class SandboxHost:
             ImageError: See :meth:`SandboxProvider.prepare`.
         """
         self._refuse_closed()
-        build = self._builds.get(image)
-        if build is None:
-            build = self._builds[image] = _Build(asyncio.create_task(self._provider.prepare(image)))
-            build.task.add_done_callback(lambda _: self._forget(image, build))
-        build.waiting += 1
-        try:
-            return await asyncio.shield(build.task)
-        finally:
-            build.waiting -= 1
-            if not build.waiting and not build.task.done():
-                self._forget(image, build)
-                build.task.cancel()
-
-    def _forget(self, image: Image, build: _Build | None) -> None:
-        if self._builds.get(image) is build:
-            del self._builds[image]
+        return await self._answer(self._builds.get(image))
 
     # -- creating
 
@@ -246,7 +225,7 @@ class SandboxHost:
         try:
             self._refuse_closed()
             task = _track(self._creating, self._create_leased(spec))
-            sandbox = await asyncio.shield(task)
+            sandbox = await self._answer(asyncio.shield(task))
             self._refuse_closed()
         except BaseException as exc:
             self._undo(task, exc)
@@ -348,9 +327,19 @@ class SandboxHost:
 
     # -- small parts
 
+    async def _answer(self, work: Awaitable[T]) -> T:
+        """What ``work`` gives; that closing this host stopped it is said, not passed off as the caller's cancelling."""
+        try:
+            return await work
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if caller is None or not caller.cancelling():
+                self._refuse_closed()
+            raise
+
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise Unavailable(f"{self._provider.name}: this host is closing and creates nothing more")
+            raise Unavailable(f"{self._provider.name}: this host is closing and makes nothing more")
 
 
 def _track(group: set[asyncio.Task[T]], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -224,8 +224,8 @@ async def _heartbeat(told: str, last: Callable[[], bytes]) -> None:
     began = time.monotonic()
     while True:
         await asyncio.sleep(HEARTBEAT)
-        line = last().decode(errors="replace").strip().splitlines()[-1:]
-        log.info("%s: still running after %.0f s %s", told, time.monotonic() - began, *line or [""])
+        line = (last().decode(errors="replace").strip().splitlines() or [""])[-1]
+        log.info("%.60s: still running after %.0f s: %.100s", told, time.monotonic() - began, line)
 
 
 def _build_environment() -> dict[str, str]:

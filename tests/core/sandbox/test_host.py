@@ -305,6 +305,46 @@ class TestClose:
         assert await host.aclose() == [stays.id]
         assert f"could not end sandbox {stays.id}" in caplog.text
 
+    async def test_a_create_that_hangs_is_left_to_the_reaper(self, fake, spec, monkeypatch):
+        monkeypatch.setattr(host_module, "CLOSE_BUDGET", 0.05)
+        said = []
+
+        class Reaper:
+            def __init__(self, *_):
+                pass
+
+            def start(self):
+                said.append("start")
+
+            async def armed(self):
+                said.append("armed")
+
+            async def stop(self):
+                said.append("stop")
+
+            def release(self):
+                said.append("release")
+
+        monkeypatch.setattr(host_module, "ReaperProcess", Reaper)
+        host = SandboxHost(fake, reaper=("fake", {}))
+        await host.start()
+        fake.fault("create", hang=True)
+        create = asyncio.create_task(host.create(spec))
+        await eventually(lambda: asyncio.sleep(0, fake.calls["create"]))
+        assert await host.aclose() == []
+        assert said == ["start", "armed", "release"]
+        with pytest.raises(Unavailable, match="closing"):
+            await create
+
+    async def test_builds_under_way_are_stopped(self, fake):
+        host = SandboxHost(fake)
+        fake.fault("prepare", hang=True)
+        build = asyncio.create_task(host.prepare(IMAGE))
+        await eventually(lambda: asyncio.sleep(0, fake.calls["prepare"]))
+        await host.aclose()
+        with pytest.raises(Unavailable, match="closing"):
+            await build
+
     async def test_as_a_context_it_starts_and_closes(self, fake, spec):
         async with SandboxHost(fake) as host:
             await host.create(spec)

@@ -239,7 +239,7 @@ async def test_a_long_step_says_that_it_still_runs(monkeypatch, caplog):
         beat = asyncio.create_task(build_module._heartbeat("pip install x", lambda: b"one\nCollecting x\n"))
         await eventually(lambda: asyncio.sleep(0, caplog.records))
         beat.cancel()
-    assert "pip install x: still running after 0 s Collecting x" in caplog.text
+    assert "pip install x: still running after 0 s: Collecting x" in caplog.text
 
 
 async def test_a_registry_reference_is_refused_with_the_way_out(provider):
