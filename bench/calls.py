@@ -61,6 +61,7 @@ class Script:
         server: The name the env's server is started under.
         private_database: Whether the server is given a database of its own where its files are its own.
         directives: Extension calls before the agent's turn: URI and body.
+        access: Changes of tool access, which a server is told where its card says that it keeps such rules.
         role: The agent's role in the env, if any.
         tool: The tool to call.
         arguments: Its arguments.
@@ -71,6 +72,7 @@ class Script:
     server: str
     private_database: bool
     directives: tuple[tuple[str, Mapping[str, Any]], ...]
+    access: tuple[tuple[str, Mapping[str, Any]], ...]
     role: str | None
     tool: str
     arguments: Mapping[str, Any]
@@ -127,11 +129,18 @@ class HandPlayed:
 
     def configure(self, uri: str, arguments: Mapping[str, Any]) -> None:
         """Calls the first method of an extension."""
-        listed = self.card["capabilities"]["extensions"]
-        params = next(entry["params"] for entry in listed if entry["uri"] == uri)
+        params = self._advertised()[uri]
         method = next(iter(params["methods"].values()))
         place = self._url + (method.get("endpoint") or params["endpoint"])
         self._client.request(method.get("method", "POST"), place, json=dict(arguments)).raise_for_status()
+
+    def change_access(self, uri: str, arguments: Mapping[str, Any]) -> None:
+        """Calls an extension where there is one."""
+        if uri in self._advertised():
+            self.configure(uri, arguments)
+
+    def _advertised(self) -> dict[str, Json]:
+        return {entry["uri"]: entry.get("params") or {} for entry in self.card["capabilities"]["extensions"]}
 
     def open(self) -> None:
         """Opens an MCP session and lists the tools, all pages of them."""

@@ -194,6 +194,8 @@ class Floor:
             env.wait(POLL * sessions)
             for uri, arguments in self._script.directives:
                 env.configure(uri, arguments)
+            for uri, arguments in self._script.access:
+                env.change_access(uri, arguments)
             env.open()
             env.call(self._script.tool, self._script.arguments)
             answered = time.perf_counter() - began

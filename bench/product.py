@@ -72,22 +72,38 @@ def prepare(bundle: Bundle, provider: str) -> Prepared:
 
 
 def read_script(task: Task, bundle: Bundle) -> Script:
-    """What the task asks of its env, from its steps as they stand in the file."""
-    by_type = {str(step["type"]): step for step in task.steps}
-    known = {"deploy_env", "apply_server_config", "deploy_agent", "prompt_agent", "env_outcome_verifier"}
-    if len(by_type) != len(task.steps) or set(by_type) - known:
-        raise ValueError(f"the task {task.name!r} has other steps than the floor plays by hand: one each of {known}")
-    env = task.bundle.envs[by_type["deploy_env"]["env_id"]]
+    """What the task asks of its env, from its steps as they stand in the file.
+
+    Raises:
+        ValueError: It has others than the floor plays.
+    """
+    from agent_env_core.steps.modify_env_tool_access import OWN_EXTENSION
+
+    by_type: dict[str, list[Mapping[str, Any]]] = {}
+    for step in task.steps:
+        by_type.setdefault(str(step["type"]), []).append(step)
+    known = {"deploy_env", "apply_server_config", "modify_env_tool_access", "deploy_agent", "prompt_agent"}
+    strange = set(by_type) - known - {"env_outcome_verifier"}
+    if strange or any(len(by_type.get(once, ())) != 1 for once in ("deploy_env", "deploy_agent", "prompt_agent")):
+        raise ValueError(f"the task {task.name!r} can't be played by hand: it needs one env, agent and prompt, and no"
+                         f" steps but of {', '.join(sorted(known))}")  # fmt: skip
+    [deployed], [agent] = by_type["deploy_env"], by_type["deploy_agent"]
+    env = task.bundle.envs[deployed["env_id"]]
     if env.image.context is None:
         raise ValueError(f"the env {env.name!r} has no Dockerfile")
-    directives: list[Mapping[str, Any]] = by_type.get("apply_server_config", {}).get("directives", [])
+    directives = [each for step in by_type.get("apply_server_config", ()) for each in step["directives"]]
+    access = [
+        (OWN_EXTENSION.format(action=step["action"]), {"role": step["role"], "tools": step["tools"]})
+        for step in by_type.get("modify_env_tool_access", ())
+    ]
     return Script(
         context=env.image.context,
         dockerfile=env.image.dockerfile,
         server=env.environment_name,
         private_database=env.env_provider_type == "server",
         directives=tuple((directive["uri"], directive.get("args", {})) for directive in directives),
-        role=by_type["deploy_agent"].get("role"),
+        access=tuple(access),
+        role=agent.get("role"),
         tool=bundle.tool,
         arguments=bundle.arguments,
     )
