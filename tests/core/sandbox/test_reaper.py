@@ -24,7 +24,8 @@ LABELS = {"agent-env.run": "run", "agent-env.owner": "someone"}
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
+def quick(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
     monkeypatch.setattr(reaper, "QUIET_GAP", 0.02)
 
 
