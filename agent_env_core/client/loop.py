@@ -65,3 +65,14 @@ def client_loop() -> asyncio.AbstractEventLoop:
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine on this process's loop and waits for it, from any thread but the loop's own."""
     return asyncio.run_coroutine_threadsafe(coroutine, client_loop()).result()
+
+
+def run_behind(coroutine: Coroutine[Any, Any, object]) -> None:
+    """Runs a coroutine on this process's loop without waiting for it; drops it where no loop runs any more."""
+    running = _running
+    try:
+        if running is None or not running.thread.is_alive():
+            raise RuntimeError("no loop runs")
+        asyncio.run_coroutine_threadsafe(coroutine, running.loop)
+    except RuntimeError:  # the process is ending, and its sockets with it
+        coroutine.close()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import weakref
 from collections.abc import Mapping
 from typing import Any
 
 from agent_env_core.client.address import Address
-from agent_env_core.client.loop import client_loop, run
+from agent_env_core.client.loop import run, run_behind
 from agent_env_core.client.messages import Offered, Outcome, Row, ToolAnswer, Turn
 from agent_env_core.client.player import Player
 
@@ -119,4 +118,4 @@ class Session:
 def _close_behind(player: Player, pid: int) -> None:
     """Closes without waiting: a garbage collection may run anywhere, on the loop's own thread too."""
     if pid == os.getpid():
-        asyncio.run_coroutine_threadsafe(player.close(), client_loop())
+        run_behind(player.close())

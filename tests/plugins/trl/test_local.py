@@ -20,7 +20,7 @@ TRAINER = """
 import json, os, sys, time
 from agent_env.training.trl import AgentEnv
 
-env = AgentEnv.local(sys.argv[1], sandbox="process", split="train")
+env = AgentEnv.local(sys.argv[1], sandbox="docker" if "docker" in sys.argv else "process", split="train")
 environments = [env.factory() for _ in range(2)]
 for environment in environments:
     environment.reset(**env.dataset[0])
@@ -113,6 +113,27 @@ def test_a_killed_trainer_whose_fork_lives_on(trainer: Any) -> None:
     os.kill(started.process.pid, signal.SIGKILL)
     started.process.wait(10)
     assert started.all_gone(), started.left()
+
+
+@pytest.mark.docker
+def test_a_killed_trainer_leaves_no_container(trainer: Any) -> None:
+    import docker
+
+    client = docker.from_env()
+
+    def containers(server: psutil.Process) -> list[str]:
+        found = client.containers.list(all=True, filters={"label": "agent-env.owner"}, ignore_removed=True)
+        return [one.id for one in found if f":{server.pid}:" in one.labels["agent-env.owner"]]
+
+    try:
+        started = trainer("docker")
+        assert len(containers(started.server)) == 2
+        started.process.kill()
+        started.process.wait(10)
+        assert started.all_gone(60), started.left()
+        assert containers(started.server) == []
+    finally:
+        client.close()
 
 
 def test_a_trainer_interrupted_by_its_user(trainer: Any) -> None:
