@@ -30,7 +30,7 @@ $(GRIDSIM)/.generated: $(wildcard $(GRIDSIM)/generator/*) | $(VENV)/.installed
 	@touch $@
 
 demo: setup  ## the main job: serve GridSim, warm start, train with GRPO, compare
-	@$(PY) examples/demo.py $(ARGS)
+	@$(PY) -m examples.train_gridsim $(ARGS)
 
 test: setup lint types imports docs pytest  ## lint, types, imports, docs and every test that fits a CI run
 
