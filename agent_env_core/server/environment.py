@@ -123,6 +123,7 @@ class BundleEnvironment(Environment):  # type: ignore[misc]  # openenv ships no 
             raise TypeError(f"{type(action).__name__} is neither a call of a tool nor the list of tools")
         rollout = self._rollout
         if self._over or rollout is None:
+            self._move(done=True)  # it may have been ended from outside
             error = ToolError(error_type=ToolErrorType.EXECUTION_ERROR, message=ENDED)
             told = self._error(EpisodeError("turn", ENDED))
             return CallToolObservation(tool_name=action.tool_name, done=True, error=error, metadata=told)

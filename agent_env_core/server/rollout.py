@@ -80,6 +80,8 @@ class Rollout:
         return turn
 
     async def _first_turn(self) -> Turn | None:
+        if self.error is not None:  # abandoned before it began
+            raise self.error
         self._episode = await self._engine.play(self.place.served.spec)
         self.episode_id = self.episode_id or self._episode.id
         return await self._next_turn()
@@ -160,12 +162,12 @@ class Rollout:
             self._fail(EpisodeError(phase, "the session went away", retryable=True))
             raise
         except Exception as exc:
-            raise self._fail(episode_error(exc, phase)) from exc
+            failure = self._fail(episode_error(exc, phase))
+            raise failure from (exc if failure is not exc else None)
         finally:
             stopped.cancel()
-            if not task.done():
-                task.cancel()
-                task.add_done_callback(_swallow)
+            task.cancel()
+            task.add_done_callback(_swallow)
 
     def _fail(self, error: EpisodeError) -> EpisodeError:
         """Ends the episode without a score; its teardown goes on behind. The first error is the one that counts."""

@@ -14,6 +14,10 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
+from agent_env_core.errors import EpisodeError
+from agent_env_core.server.app import service_for
+from agent_env_core.server.rollout import Deadlines, Rollout
+
 MISSED = "hang didn't answer within 0.3s, and the episode ended, since what the call does may still be under way"
 
 
@@ -146,6 +150,19 @@ def test_a_deploying_episode_is_abandoned_over_http(serve: Any, changed_counter:
     assert nothing_runs(server, wait_until)
 
 
+def test_an_episode_abandoned_before_it_began_never_begins(counter: Any) -> None:
+    engine, place = counter.service.engine, counter.service.catalog.find("train", 0)
+
+    async def abandoned_first() -> None:
+        rollout = Rollout(engine, place, Deadlines())
+        rollout.abandon("too late")
+        with pytest.raises(EpisodeError, match="abandoned: too late"):
+            await rollout.open()
+        assert not any(runner.episodes for runner in engine._runners.values())
+
+    engine.call(abandoned_first(), seconds=10, phase="deploy")
+
+
 def test_a_full_server_says_so_in_openenvs_own_words(serve: Any) -> None:
     server = serve(max_concurrent_envs=1)
     with server.session() as session:
@@ -193,9 +210,6 @@ def test_slow_tools_of_some_sessions_hold_up_nobody(counter: Any) -> None:
 
 
 async def test_an_engine_that_is_not_running_says_why(counter_bundle: Path) -> None:
-    from agent_env_core.errors import EpisodeError
-    from agent_env_core.server.app import service_for
-
     engine = service_for(counter_bundle, sandbox="process").engine
     with pytest.raises(EpisodeError, match="its app's lifespan was never started"):
         engine.call(asyncio.sleep(0), seconds=1, phase="deploy")
