@@ -216,14 +216,17 @@ def grade(battery: Battery, cents: Sequence[int], actions: Sequence[int] | None)
     if actions is None:
         return Grade(0.0, 0.0, to_usd(best), feasible=False, optimal=False)
     outcome = play(battery, cents, actions)
-    optimal = outcome.feasible and outcome.units == best
-    if optimal:
-        reward = 1.0
-    elif not outcome.feasible or outcome.units < 0:
-        reward = 0.0
-    else:
-        reward = IDLE_REWARD + (1.0 - IDLE_REWARD) * outcome.units / best
-    return Grade(reward, to_usd(outcome.units), to_usd(best), outcome.feasible, optimal)
+    reward = reward_of(outcome.units, best) if outcome.feasible else 0.0
+    return Grade(
+        reward, to_usd(outcome.units), to_usd(best), outcome.feasible, outcome.feasible and outcome.units == best
+    )
+
+
+def reward_of(units: int, best: int) -> float:
+    """The reward of a feasible schedule that earns ``units``, on a day whose best one earns ``best``."""
+    if units == best:
+        return 1.0
+    return IDLE_REWARD + (1.0 - IDLE_REWARD) * units / best if units >= 0 else 0.0
 
 
 def greedy(battery: Battery, cents: Sequence[int]) -> tuple[int, ...]:

@@ -1,0 +1,159 @@
+"""The demo's command line: ``python -m examples.train_gridsim``."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch is imported: small matrices are slower on several threads, and the envs need the other cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+import argparse
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from examples.train_gridsim.settings import BUNDLE, WARM_START, Settings
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the demo; returns the exit status: 0 when the trained model is as good as it must be."""
+    options = _parser().parse_args(argv)
+    console = Console()
+    if not (BUNDLE / "tasks").is_dir() or not WARM_START.is_file():
+        console.print(f"the days of the bundle aren't there yet: run python {BUNDLE / 'generator'} (make setup does)")
+        return 2
+    settings = Settings(
+        sandbox=_sandbox(options.sandbox, console),
+        sft_steps=options.sft_steps,
+        grpo_steps=options.grpo_steps,
+        eval_days=options.eval_days,
+        out=options.out.resolve(),
+        seed=options.seed,
+    )
+    settings.out.mkdir(parents=True, exist_ok=True)
+    _quiet()
+    from examples.train_gridsim import report
+
+    results = run(settings, console)
+    report.show(results, console)
+    report.save(results, settings.out)
+    console.print(f"Reward curve and numbers: {settings.out / 'reward_curve.png'}, {settings.out / 'results.json'}")
+    problems = results.problems()
+    for problem in problems:
+        console.print(f"not as it should be: {problem}", style="red")
+    return 1 if problems else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    defaults = Settings(sandbox="", out=Path("out") / "demo")
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.train_gridsim",
+        description="Serves GridSim, warm-starts a tiny model, trains it with TRL's GRPO, and compares.",
+    )
+    add = parser.add_argument
+    add("--sandbox", choices=("auto", "docker", "process"), default="auto", help="default: Docker where it answers")
+    add("--sft-steps", type=int, default=defaults.sft_steps, help="default: %(default)s")
+    add("--grpo-steps", type=int, default=defaults.grpo_steps, help="default: %(default)s")
+    add("--eval-days", type=int, default=defaults.eval_days, help="of the 200 eval days (default: %(default)s)")
+    add("--out", type=Path, default=defaults.out, help="default: %(default)s")
+    add("--seed", type=int, default=defaults.seed, help="default: %(default)s")
+    return parser
+
+
+def _sandbox(asked: str, console: Console) -> str:
+    """The provider to use; says which, and why."""
+    if asked != "auto":
+        return asked
+    from agent_env_docker.prereqs import diagnose
+
+    docker = diagnose(10)
+    if docker.ok:
+        console.print("A Docker engine answers: each episode's env gets a container of its own.")
+        return "docker"
+    console.print(f"No Docker here ({docker}): each episode's env gets a process of its own.")
+    return "process"
+
+
+def _quiet() -> None:
+    """Turns down what the libraries say about themselves; our own progress is shown."""
+    import datasets
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    datasets.disable_progress_bars()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.getLogger("trl").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="(torch|transformers|trl|accelerate)")
+
+
+def run(settings: Settings, console: Console) -> Any:
+    """The whole job; returns its :class:`~examples.train_gridsim.report.Results`."""
+    from agent_env.training.trl import AgentEnv
+
+    from examples.train_gridsim import evaluate, gridsim, grpo, model, report, sft
+    from examples.train_gridsim.prompts import task_of
+
+    baselines = gridsim.baselines()
+    results = report.Results(sandbox=settings.sandbox, days=settings.eval_days)
+
+    @contextmanager
+    def stage(name: str) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        results.seconds[name] = results.seconds.get(name, 0.0) + time.monotonic() - begun
+
+    with stage("start"):
+        env = AgentEnv.local(BUNDLE, split="train", sandbox=settings.sandbox, max_concurrent_envs=settings.rollouts)
+    with env:
+        with stage("start"):
+            factory = env.factory
+            assert isinstance(factory, type), "GridSim's tasks offer one toolset"
+            idle_day = gridsim.report([0.0] * 24, [0] * 24)
+            tokenizer = model.gridsim_tokenizer(factory, gridsim.max_step(), idle_day)
+            policy = model.build_model(tokenizer, seed=settings.seed)
+            own_eval_rows = evaluate.sample(env.dataset_for("eval"), settings.eval_days)
+            eval_rows, train_rows = grpo.in_price_code(own_eval_rows), grpo.in_price_code(env.dataset)
+            train_prices = [task_of(row["prompt"])["prices_usd_per_mwh"] for row in env.dataset]
+            eval_prices = [task_of(row["prompt"])["prices_usd_per_mwh"] for row in own_eval_rows]
+            console.print(f"A Qwen3 of {policy.num_parameters():,} parameters, {len(tokenizer)} tokens.")
+        with stage("baselines"):
+            rules = baselines.baselines(train_prices)
+            lines = {name: baselines.summary(baselines.rewards(rule, eval_prices)) for name, rule in rules.items()}
+
+        def play(name: str, title: str, rows: Any) -> None:
+            with stage("evaluations"):
+                rewards = evaluate.play(title, policy, tokenizer, rows, factory, settings, console)
+            scored = [reward for reward in rewards.values() if reward is not None]
+            results.unscored += len(rows) - len(scored)
+            lines[name] = baselines.summary(scored)
+
+        play(report.UNTRAINED, "evaluation, untrained", eval_rows)
+        with stage("SFT"):
+            sft.train(policy, tokenizer, sft.rows(settings), settings, console)
+        play(report.SFT, "evaluation, after SFT", eval_rows)
+        with stage("GRPO"):
+            results.steps = grpo.train(policy, tokenizer, train_rows, factory, settings, console)
+        play(report.GRPO, "evaluation, after GRPO", eval_rows)
+        shuffled = evaluate.shuffled(own_eval_rows, settings.seed)
+        play(report.SHUFFLED, "evaluation, prices shuffled", shuffled)
+    order = (report.UNTRAINED, report.SFT, report.GRPO, report.SHUFFLED, *rules)
+    results.lines = {name: lines[name] for name in order}
+    policy.save_pretrained(settings.out / "model")
+    tokenizer.save_pretrained(settings.out / "model")
+    return results
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""GRPO: TRL's ``GRPOTrainer`` on the episodes that the served bundle plays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from examples.train_gridsim.progress import Steps, bar
+from examples.train_gridsim.prompts import coded
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from rich.console import Console
+    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+    from trl import GRPOConfig, GRPOTrainer
+
+    from examples.train_gridsim.settings import Settings
+
+
+def config(settings: Settings) -> GRPOConfig:
+    """The trainer's settings, for training and for evaluations: both sample in the same way."""
+    from trl import GRPOConfig
+
+    return GRPOConfig(
+        output_dir=str(settings.out / "grpo"),
+        max_steps=settings.grpo_steps,
+        per_device_train_batch_size=settings.rollouts,
+        num_generations=settings.generations,
+        per_device_eval_batch_size=settings.rollouts,
+        num_generations_eval=1,
+        max_completion_length=settings.max_completion_length,
+        max_tool_calling_iterations=2,
+        temperature=settings.temperature,
+        learning_rate=2e-4,
+        lr_scheduler_type="constant",
+        adam_beta2=0.95,
+        loss_type="dr_grpo",
+        beta=0.0,
+        epsilon_high=0.28,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        seed=settings.seed,
+    )
+
+
+def trainer(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, rows: Dataset, factory: type, settings: Settings
+) -> GRPOTrainer:
+    """A ``GRPOTrainer`` that plays ``rows`` in environments of ``factory``. The environments own the reward."""
+    from transformers import PrinterCallback
+    from trl import GRPOTrainer
+
+    made = GRPOTrainer(
+        model=model,
+        args=config(settings),
+        train_dataset=rows,
+        processing_class=tokenizer,
+        environment_factory=factory,
+    )
+    made.remove_callback(PrinterCallback)
+    return made
+
+
+def in_price_code(rows: Dataset) -> Dataset:
+    """The rows of ``env.dataset`` with their prompts in the price code; what says which task to play stays."""
+    return rows.map(lambda row: {"prompt": coded(row["prompt"])})
+
+
+def train(
+    model: Qwen3ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    rows: Dataset,
+    factory: type,
+    settings: Settings,
+    console: Console,
+) -> list[dict[str, Any]]:
+    """Trains ``model`` in place; returns what the trainer logged, one entry a step."""
+    made = trainer(model, tokenizer, rows, factory, settings)
+    with bar(console, "GRPO", settings.grpo_steps) as progress:
+        made.add_callback(Steps(progress, "reward"))
+        made.train()
+    return [entry for entry in made.state.log_history if "reward" in entry]
