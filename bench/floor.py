@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -127,9 +128,7 @@ class Processes:
         """See :class:`Starter`."""
         image = self._image
         home = Path(tempfile.mkdtemp(dir=self._folder))
-        with socket.socket() as held:  # bound, never listening: the number stays ours until the server has it
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind(("127.0.0.1", 0))
+        with _held_port() as held:
             port = held.getsockname()[1]
             shutil.copytree(image.tree, home / "root")
             command = image.paths(home / "root").command(image.command)
@@ -160,7 +159,46 @@ class Processes:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def _held_port() -> socket.socket:
+    """A socket that is bound and never listens: its port is nobody else's for as long as it's open."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
 STARTERS: dict[str, Callable[[str, Script], Starter]] = {"docker": Containers, "process": Processes}
+
+
+@dataclass(frozen=True)
+class Played:
+    """One episode played by hand.
+
+    Attributes:
+        first_answer: Seconds until the first tool call was answered.
+        phases: Seconds in each part, under the names of the product's own.
+    """
+
+    first_answer: float
+    phases: dict[str, float]
+
+
+class Clock:
+    """Notes how long one thing after another takes."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._began = self._lap = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """Ends one thing, and begins the next."""
+        now = time.perf_counter()
+        self.laps[name], self._lap = now - self._lap, now
+
+    @property
+    def total(self) -> float:
+        """Seconds from the beginning to the last end of a thing."""
+        return self._lap - self._began
 
 
 class Floor:
@@ -179,29 +217,34 @@ class Floor:
         self._starter = STARTERS[provider](image, script)
         self._client = httpx.Client(timeout=60, trust_env=False, limits=httpx.Limits(max_connections=None))
 
-    def play(self, sessions: int) -> float:
+    def play(self, sessions: int) -> Played:
         """Plays one episode, from the start of a sandbox to its removal.
 
         Args:
             sessions: How many are played side by side.
-
-        Returns:
-            Seconds until the first tool call was answered.
         """
-        began = time.perf_counter()
+        script = self._script
+        clock = Clock()
         with self._starter.started() as url:
-            env = HandPlayed(self._client, url, self._script.role)
+            env = HandPlayed(self._client, url, script.role)
             env.wait(POLL * sessions)
-            for uri, arguments in self._script.directives:
+            clock.lap("deploy")
+            for uri, arguments in script.directives:
                 env.configure(uri, arguments)
-            for uri, arguments in self._script.access:
+            for uri, arguments in script.access:
                 env.change_access(uri, arguments)
+            clock.lap("setup")
             env.open()
-            env.call(self._script.tool, self._script.arguments)
-            answered = time.perf_counter() - began
+            began = time.perf_counter()
+            env.call(script.tool, script.arguments)
+            clock.laps["tool"] = time.perf_counter() - began
+            clock.lap("play")
+            answered = clock.total
             env.close()
             env.data()
-        return answered
+            clock.lap("verify")
+        clock.lap("teardown")
+        return Played(answered, clock.laps)
 
     def close(self) -> None:
         """Ends what is left."""

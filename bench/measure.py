@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from bench.calls import HandPlayed
+from bench.phases import Phases, phases
 
 if TYPE_CHECKING:
     from agent_env_trl.environment import Environment
@@ -187,7 +188,7 @@ def episodes(product: Product, floor: Floor, sessions: int, rounds: int) -> Epis
                            product.wait_until_quiet)  # fmt: skip
                     cpu += product.cpu_seconds - used
                 else:
-                    _round(by_hand, [lambda: floor.play(sessions)] * sessions, lambda: None)
+                    _round(by_hand, [lambda: floor.play(sessions).first_answer] * sessions, lambda: None)
     finally:
         product.close_sessions(environments)
         product.wait_until_quiet()
@@ -284,7 +285,7 @@ def _all_at_once(floor: Floor, size: int) -> float:
 
     def work(_: int) -> float:
         waited = time.perf_counter() - began  # for its thread to start
-        return waited + floor.play(size)
+        return waited + floor.play(size).first_answer
 
     with ThreadPoolExecutor(size) as threads:
         return max(threads.map(work, range(size)))
@@ -319,6 +320,7 @@ class Measured:
     local_start: float
     first_factory: float
     episodes: tuple[Episodes, ...]
+    phases: tuple[Phases, ...]
     calls: Calls
     batch: Batch
 
@@ -357,13 +359,15 @@ def everything(prepared: Prepared, amounts: Amounts, say: Say) -> Measured:
             for sessions in amounts.sessions:
                 say(f"{amounts.rounds(sessions)} rounds of {sessions} sessions, and as many by hand")
                 found.append(episodes(product, floor, sessions, amounts.rounds(sessions)))
+            say("parts of an episode")
+            parts = tuple(phases(prepared, floor, n, amounts.rounds(n)) for n in amounts.sessions)
             say(f"{amounts.calls} tool calls, and as many directly")
             called = calls(product, amounts.calls)
             say(f"batches of {amounts.batch}, one rollout after another")
             held = batch(product, floor, amounts.batch, amounts.batches)
             return Measured(
                 prepared.bundle.name, prepared.provider, product.start_seconds, product.tools_seconds,
-                tuple(found), called, held,
+                tuple(found), parts, called, held,
             )  # fmt: skip
     finally:
         floor.close()

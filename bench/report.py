@@ -19,6 +19,7 @@ from rich.table import Table
 
 from bench.calls import ROOT
 from bench.measure import Measured, Times
+from bench.phases import NAMES
 
 VERSION = 1
 """Of the JSON's shape."""
@@ -108,7 +109,7 @@ class Report:
         console.print(_machine_table(self))
         console.print(_start_table(self))
         if self.measured:
-            for table in (_episodes_table, _calls_table, _batch_table):
+            for table in (_episodes_table, _phases_table, _calls_table, _batch_table):
                 console.print(table(self.measured))
 
 
@@ -170,6 +171,19 @@ def _episodes_table(measured: Sequence[Measured]) -> Table:
                 f"{at.ratio:.2f}", f"{at.product.per_minute:.0f} / {at.floor.per_minute:.0f}", f"{at.rate_ratio:.2f}",
                 _ms(at.server_cpu_per_episode),
             )  # fmt: skip
+    return table
+
+
+def _phases_table(measured: Sequence[Measured]) -> Table:
+    table = _table(
+        "Where an episode's time goes, in ms: product / floor (medians)",
+        "bundle, provider", "sessions", "n", *NAMES,
+        caption="Without trainer and server. tool is a part of play; the verify of the floor only reads the data.",
+    )  # fmt: skip
+    for one in measured:
+        for at in one.phases:
+            cells = [f"{1e3 * at.product[name]:.0f} / {1e3 * at.floor[name]:.0f}" for name in NAMES]
+            table.add_row(f"{one.bundle}, {one.provider}", str(at.sessions), str(at.n), *cells)
     return table
 
 

@@ -48,6 +48,9 @@ def test_a_quick_run_measures_everything_and_leaves_nothing(tmp_path, no_process
         assert 0 < times["p50"] <= times["p95"] <= times["p99"] <= times["max"] <= times["sum"]
         assert at["ratio"] == pytest.approx(times["p50"] / at["floor"]["first_answer"]["p50"])
         assert at["product"]["per_minute"] > 0
+    [parts] = measured["phases"]
+    assert set(parts["product"]) == set(parts["floor"]) > {"deploy", "verify", "teardown"}
+    assert all(parts["product"][name] > 0 for name in parts["product"])
     assert measured["calls"]["product"]["n"] == measured["calls"]["direct"]["n"] == 10
     for kind in ("first", "later", "waiting"):
         held = measured["batch"][kind]
