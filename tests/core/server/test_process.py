@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,8 +42,12 @@ class Child:
     @property
     def envs(self) -> list[psutil.Process]:
         """The env servers it runs."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return [child for child in children if "server.py" in " ".join(child.cmdline())]
+        found = []
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if "server.py" in process.cmdline():
+                    found.append(process)
+        return found
 
 
 @contextmanager

@@ -50,8 +50,9 @@ class Trainer:
         self.below = {self.server, *self.server.children(recursive=True)}
 
     @property
-    def envs(self) -> list[psutil.Process]:
-        return [process for process in self.below if process.is_running() and "server.py" in process.cmdline()]
+    def envs(self) -> list[str]:
+        """The env servers that run."""
+        return [command for command in self.left() if "server.py" in command.split()]
 
     def go_on(self) -> int:
         self.process.communicate("\n", timeout=60)
@@ -59,8 +60,12 @@ class Trainer:
 
     def left(self) -> list[str]:
         """What still runs of the server and everything below it."""
-        alive = [process for process in self.below if process.is_running() and process.status() != "zombie"]
-        return [" ".join(process.cmdline()) for process in alive]
+        commands = []
+        for process in self.below:
+            with suppress(psutil.NoSuchProcess):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    commands.append(" ".join(process.cmdline()))
+        return commands
 
     def all_gone(self, seconds: float = 30) -> bool:
         deadline = time.monotonic() + seconds
