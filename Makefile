@@ -54,7 +54,7 @@ imports: $(VENV)/.installed  ## which part may import which
 	@$(STAGE) imports $(VENV)/bin/lint-imports
 
 docs: $(VENV)/.installed  ## builds the site into site/, strict
-	@NO_MKDOCS_2_WARNING=1 $(STAGE) docs $(PY) -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(STAGE) docs $(PY) -m mkdocs build --strict
 
 docs-serve: $(VENV)/.installed  ## the site on this machine, rebuilt as you write
 	@$(PY) -m mkdocs serve
