@@ -13,15 +13,13 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import argparse
 import logging
 import sys
-import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from agent_env_core.errors import AgentEnvError
 from examples.train_gridsim.settings import BUNDLE, WARM_START, Settings
 
 
@@ -43,8 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings.out.mkdir(parents=True, exist_ok=True)
     _quiet()
     from examples.train_gridsim import report
+    from examples.train_gridsim.demo import Demo
 
-    results = run(settings, console)
+    try:
+        results = Demo(settings, console).run()
+    except AgentEnvError as exc:
+        console.print(f"error: {exc}", style="red", markup=False)
+        return 2
     report.show(results, console)
     report.save(results, settings.out)
     console.print(f"Reward curve and numbers: {settings.out / 'reward_curve.png'}, {settings.out / 'results.json'}")
@@ -96,63 +99,6 @@ def _quiet() -> None:
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.getLogger("trl").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="(torch|transformers|trl|accelerate)")
-
-
-def run(settings: Settings, console: Console) -> Any:
-    """The whole job; returns its :class:`~examples.train_gridsim.report.Results`."""
-    from agent_env.training.trl import AgentEnv
-
-    from examples.train_gridsim import evaluate, gridsim, grpo, model, report, sft
-    from examples.train_gridsim.prompts import task_of
-
-    baselines = gridsim.baselines()
-    results = report.Results(sandbox=settings.sandbox, days=settings.eval_days)
-
-    @contextmanager
-    def stage(name: str) -> Iterator[None]:
-        begun = time.monotonic()
-        yield
-        results.seconds[name] = results.seconds.get(name, 0.0) + time.monotonic() - begun
-
-    with stage("start"):
-        env = AgentEnv.local(BUNDLE, split="train", sandbox=settings.sandbox, max_concurrent_envs=settings.rollouts)
-    with env:
-        with stage("start"):
-            factory = env.factory
-            assert isinstance(factory, type), "GridSim's tasks offer one toolset"
-            idle_day = gridsim.report([0.0] * 24, [0] * 24)
-            tokenizer = model.gridsim_tokenizer(factory, gridsim.max_step(), idle_day)
-            policy = model.build_model(tokenizer, seed=settings.seed)
-            own_eval_rows = evaluate.sample(env.dataset_for("eval"), settings.eval_days)
-            eval_rows, train_rows = grpo.in_price_code(own_eval_rows), grpo.in_price_code(env.dataset)
-            train_prices = [task_of(row["prompt"])["prices_usd_per_mwh"] for row in env.dataset]
-            eval_prices = [task_of(row["prompt"])["prices_usd_per_mwh"] for row in own_eval_rows]
-            console.print(f"A Qwen3 of {policy.num_parameters():,} parameters, {len(tokenizer)} tokens.")
-        with stage("baselines"):
-            rules = baselines.baselines(train_prices)
-            lines = {name: baselines.summary(baselines.rewards(rule, eval_prices)) for name, rule in rules.items()}
-
-        def play(name: str, title: str, rows: Any) -> None:
-            with stage("evaluations"):
-                rewards = evaluate.play(title, policy, tokenizer, rows, factory, settings, console)
-            scored = [reward for reward in rewards.values() if reward is not None]
-            results.unscored += len(rows) - len(scored)
-            lines[name] = baselines.summary(scored)
-
-        play(report.UNTRAINED, "evaluation, untrained", eval_rows)
-        with stage("SFT"):
-            sft.train(policy, tokenizer, sft.rows(settings), settings, console)
-        play(report.SFT, "evaluation, after SFT", eval_rows)
-        with stage("GRPO"):
-            results.steps = grpo.train(policy, tokenizer, train_rows, factory, settings, console)
-        play(report.GRPO, "evaluation, after GRPO", eval_rows)
-        shuffled = evaluate.shuffled(own_eval_rows, settings.seed)
-        play(report.SHUFFLED, "evaluation, prices shuffled", shuffled)
-    order = (report.UNTRAINED, report.SFT, report.GRPO, report.SHUFFLED, *rules)
-    results.lines = {name: lines[name] for name in order}
-    policy.save_pretrained(settings.out / "model")
-    tokenizer.save_pretrained(settings.out / "model")
-    return results
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from examples.train_gridsim import grpo
-from examples.train_gridsim.progress import Bar, bar
+from examples.train_gridsim.episodes import watched
+from examples.train_gridsim.progress import bar
 from examples.train_gridsim.prompts import coded
 
 if TYPE_CHECKING:
@@ -54,28 +54,10 @@ def play(
     """
     rewards: Rewards = {}
     with bar(console, title, len(rows)) as progress:
-        made = grpo.trainer(model, tokenizer, rows, recording(factory, rewards, progress), settings)
-        made.evaluate(eval_dataset=rows)
-    return rewards
 
-
-def recording(factory: type, rewards: Rewards, progress: Bar) -> type:
-    """An environment class that notes every reward it hands to the trainer.
-
-    TRL reports means; the share of the days that beat idling needs each day's reward.
-    """
-    base: Callable[..., Any] = factory
-
-    class Recording(base):  # type: ignore[misc,valid-type]
-        def reset(self, **row: Any) -> None:
-            self._index = int(row["index"])
-            super().reset(**row)
-
-        def get_reward(self) -> float | None:
-            reward: float | None = super().get_reward()
-            rewards[self._index] = reward
+        def note(index: int, reward: float | None) -> None:
+            rewards[index] = reward
             progress.step()
-            return reward
 
-    Recording.__name__ = factory.__name__
-    return Recording
+        grpo.trainer(model, tokenizer, rows, watched(factory, note), settings).evaluate(eval_dataset=rows)
+    return rewards

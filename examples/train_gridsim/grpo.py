@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from examples.train_gridsim.episodes import watched
 from examples.train_gridsim.progress import Steps, bar
 from examples.train_gridsim.prompts import coded
 
@@ -30,7 +31,7 @@ def config(settings: Settings) -> GRPOConfig:
         max_completion_length=settings.max_completion_length,
         max_tool_calling_iterations=2,
         temperature=settings.temperature,
-        learning_rate=2e-4,
+        learning_rate=settings.learning_rate,
         lr_scheduler_type="constant",
         adam_beta2=0.95,
         loss_type="dr_grpo",
@@ -77,10 +78,11 @@ def train(
     factory: type,
     settings: Settings,
     console: Console,
-) -> list[dict[str, Any]]:
-    """Trains ``model`` in place; returns what the trainer logged, one entry a step."""
-    made = trainer(model, tokenizer, rows, factory, settings)
+) -> tuple[list[dict[str, Any]], int]:
+    """Trains ``model`` in place; returns what was logged, one entry a step, and how many rollouts had no score."""
+    rewards: list[float | None] = []
+    made = trainer(model, tokenizer, rows, watched(factory, lambda _, reward: rewards.append(reward)), settings)
     with bar(console, "GRPO", settings.grpo_steps) as progress:
         made.add_callback(Steps(progress, "reward"))
         made.train()
-    return [entry for entry in made.state.log_history if "reward" in entry]
+    return [entry for entry in made.state.log_history if "reward" in entry], rewards.count(None)

@@ -23,7 +23,7 @@ class Results:
         days: How many eval days each line of the table is about.
         lines: Name to summary (reward, beats_idle, at_optimum), in the table's order.
         steps: What GRPO logged, one entry a step.
-        unscored: Episodes that ended without a score, in evaluations.
+        unscored: Episodes that ended without a score, in training and in evaluations.
         seconds: Stage to wall time.
     """
 

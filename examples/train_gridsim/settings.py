@@ -25,6 +25,7 @@ class Settings:
         sft_batch: Days in one step of the warm start.
         rollouts: Episodes in one step of GRPO, and at most as many at once.
         generations: Episodes of one day in a step of GRPO.
+        learning_rate: Of GRPO.
         temperature: How freely the model samples its answers, in training and in evaluations.
         max_completion_length: Tokens of a rollout after its prompt; one that goes well takes about eighty.
     """
@@ -38,5 +39,6 @@ class Settings:
     sft_batch: int = 32
     rollouts: int = 32
     generations: int = 4
+    learning_rate: float = 2e-4
     temperature: float = 1.0
     max_completion_length: int = 112

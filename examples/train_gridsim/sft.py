@@ -20,7 +20,7 @@ WHOLE_EVERY = 8
 """One row in so many goes on to the end of the rollout; the others end with the schedule, which is what is hard."""
 
 
-def rows(settings: Settings) -> Dataset:
+def rows() -> Dataset:
     """The bundle's warm-start rows in the price code, without the rationale: the tiny model knows no English."""
     from datasets import Dataset, load_dataset
 

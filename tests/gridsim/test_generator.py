@@ -82,7 +82,7 @@ def test_the_days_are_varied_and_worth_trading(generated: Path, baselines: Any, 
         assert battery.to_usd(best) >= days.MIN_PROFIT_USD
 
 
-def test_the_best_constant_schedule_is_hard_to_beat_by_another(generated: Path, baselines: Any, battery: Any) -> None:
+def test_no_other_constant_schedule_is_better(generated: Path, baselines: Any, battery: Any) -> None:
     train = baselines.split_days(generated / "bundles" / "gridsim-v1")["train"][::4]
     fitted = baselines.best_constant(train)
 
@@ -90,7 +90,7 @@ def test_the_best_constant_schedule_is_hard_to_beat_by_another(generated: Path, 
         return baselines.summary(baselines.rewards(lambda day: schedule, train)).reward
 
     others = {tuple(battery.optimum(battery.BATTERY, battery.to_cents(day))[0]) for day in train[::10]}
-    assert score(fitted) > max(map(score, others))
+    assert score(fitted) >= max(map(score, others))
 
 
 def test_a_warm_start_row_is_the_task_and_its_best_schedule(generated: Path, battery: Any, rows: Any) -> None:

@@ -1,0 +1,106 @@
+"""The whole job in order: serve, evaluate, warm-start, evaluate, train, evaluate; and how long each stage took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from agent_env.training.trl import AgentEnv
+
+from agent_env_core.plugins import plugins
+from examples.train_gridsim import evaluate, gridsim, grpo, model, report, sft
+from examples.train_gridsim.prompts import task_of
+from examples.train_gridsim.settings import BUNDLE, Settings
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from rich.console import Console
+
+
+class Demo:
+    """One run.
+
+    Args:
+        settings: What to do.
+        console: Where progress goes.
+    """
+
+    def __init__(self, settings: Settings, console: Console) -> None:
+        self._settings, self._console = settings, console
+        self._lines: dict[str, Any] = {}
+        self.results = report.Results(sandbox=settings.sandbox, days=settings.eval_days)
+
+    def run(self) -> report.Results:
+        """Runs all stages and leaves the trained model in the output folder."""
+        settings = self._settings
+        with self._stage("start"):
+            env = AgentEnv.local(BUNDLE, split="train", sandbox=settings.sandbox, max_concurrent_envs=settings.rollouts)
+        with env:
+            with self._stage("start"):
+                self._prepare(env)
+            with self._stage("baselines"):
+                self._play_rules(env)
+            self._evaluate(report.UNTRAINED, "evaluation, untrained", self._eval_rows)
+            with self._stage("SFT"):
+                sft.train(self._model, self._tokenizer, sft.rows(), settings, self._console)
+            self._evaluate(report.SFT, "evaluation, after SFT", self._eval_rows)
+            with self._stage("GRPO"):
+                self.results.steps, unscored = grpo.train(
+                    self._model,
+                    self._tokenizer,
+                    grpo.in_price_code(env.dataset),
+                    self._factory,
+                    settings,
+                    self._console,
+                )
+                self.results.unscored += unscored
+            self._evaluate(report.GRPO, "evaluation, after GRPO", self._eval_rows)
+            shuffled = evaluate.shuffled(self._own_eval_rows, settings.seed)
+            self._evaluate(report.SHUFFLED, "evaluation, prices shuffled", shuffled)
+        trained = (report.UNTRAINED, report.SFT, report.GRPO, report.SHUFFLED)
+        rules = (name for name in self._lines if name not in trained)
+        self.results.lines = {name: self._lines[name] for name in (*trained, *rules)}
+        for part in (self._model, self._tokenizer):
+            part.save_pretrained(settings.out / "model")
+        return self.results
+
+    def _prepare(self, env: AgentEnv) -> None:
+        """Makes the model, and checks that the server allows as many episodes at once as the trainer plays."""
+        adapter = plugins().trainer_adapter("grpo")
+        for problem in adapter.check(env, vars(grpo.config(self._settings))):
+            raise SystemExit(problem)
+        # This is env.factory, with one thing more: when the trainer asks for a first reward, its whole batch is scored.
+        self._factory = adapter.arguments(env)["environment_factory"]
+        idle_day = gridsim.report([0.0] * 24, [0] * 24)
+        self._tokenizer = model.gridsim_tokenizer(self._factory, gridsim.max_step(), idle_day)
+        self._model = model.build_model(self._tokenizer, seed=self._settings.seed)
+        self._own_eval_rows = evaluate.sample(env.dataset_for("eval"), self._settings.eval_days)
+        self._eval_rows = grpo.in_price_code(self._own_eval_rows)
+        self._console.print(
+            f"The model is a Qwen3 of {self._model.num_parameters():,} parameters and {len(self._tokenizer)} tokens."
+        )
+
+    def _play_rules(self, env: AgentEnv) -> None:
+        """What can be had without a model; graded by the env's own code, without playing."""
+        baselines = gridsim.baselines()
+        prices = [[task_of(row["prompt"])["prices_usd_per_mwh"] for row in rows]
+                  for rows in (env.dataset, self._own_eval_rows)]  # fmt: skip
+        for name, rule in baselines.baselines(prices[0]).items():
+            self._lines[name] = baselines.summary(baselines.rewards(rule, prices[1]))
+
+    def _evaluate(self, name: str, title: str, rows: Dataset) -> None:
+        with self._stage("evaluations"):
+            rewards = evaluate.play(
+                title, self._model, self._tokenizer, rows, self._factory, self._settings, self._console
+            )
+        scored = [reward for reward in rewards.values() if reward is not None]
+        self.results.unscored += len(rows) - len(scored)
+        self._lines[name] = gridsim.baselines().summary(scored)
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self.results.seconds[name] = self.results.seconds.get(name, 0.0) + time.monotonic() - begun
