@@ -67,6 +67,26 @@ async def test_the_run_is_handed_over_where_it_is_asked_for(verify: Verify):
     assert await verify(code, turns=[turn]) == [{"result": True}]
 
 
+async def test_one_tls_context_is_ready_and_no_two_clients_share_one(verify: Verify):
+    code = """
+        import ssl
+        import time
+        import httpx
+
+        async def verify(mcp_url):
+            began = time.process_time()
+            first = httpx.create_ssl_context()
+            ready = time.process_time() - began
+            second = httpx.create_ssl_context()
+            made = time.process_time() - began - ready
+            own = ssl.create_default_context()
+            told = {"apart": len({id(first), id(second), id(own)}) == 3, "quick": ready < made / 4}
+            return [{"result": first.verify_mode == second.verify_mode == ssl.CERT_REQUIRED, **told}]
+    """
+    for _ in range(2):  # each fork has its own
+        assert await verify(code) == [{"result": True, "apart": True, "quick": True}]
+
+
 async def test_known_libraries_can_be_imported(verify: Verify):
     code = """
         import httpx, mcp
