@@ -3,7 +3,7 @@
 from agent_env_core.client.address import Address, hand_down_token
 from agent_env_core.client.messages import ForeignTools, Offered, Outcome, Row, ToolAnswer, Turn
 from agent_env_core.client.server import Info, Server, Toolset
-from agent_env_core.client.session import Session
+from agent_env_core.client.session import Session, close_all
 
 __all__ = [
     "Address",
@@ -17,5 +17,6 @@ __all__ = [
     "ToolAnswer",
     "Toolset",
     "Turn",
+    "close_all",
     "hand_down_token",
 ]

@@ -65,12 +65,14 @@ class Connection:
             EpisodeError: Nothing answers, for now.
         """
         connection = cls(await _dial(address), address)
-        question = asyncio.ensure_future(
-            connection.ask({"type": "state"}, seconds=OPEN_SECONDS, phase="queue", missed="the server didn't answer")
-        )
-        await asyncio.sleep(0)  # the question waits for an answer before one may arrive
-        connection._reader = asyncio.create_task(connection._read())
         try:
+            question = asyncio.ensure_future(
+                connection.ask(
+                    {"type": "state"}, seconds=OPEN_SECONDS, phase="queue", missed="the server didn't answer"
+                )
+            )
+            await asyncio.sleep(0)  # the question waits for an answer before one may arrive
+            connection._reader = asyncio.create_task(connection._read())
             await question
         except BaseException:
             await connection.close()
@@ -92,14 +94,21 @@ class Connection:
         Raises:
             EpisodeError: No answer came; the connection is dropped.
             CapacityError: The server is at its limit, which it says on the first question.
+            TypeError: ``message`` can't be written as JSON; nothing was sent.
         """
+        text = json.dumps(message)  # first of all: a question that isn't sent must not wait for an answer
         async with self._sending:
             if self.lost is not None:
                 raise EpisodeError(phase, self.lost.reason, retryable=True)
             answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
             self._unanswered.append(answer)
-            with contextlib.suppress(ConnectionClosed):  # the reader notices it too, and says why
-                await self._socket.send(json.dumps(message))
+            try:
+                await self._socket.send(text)
+            except ConnectionClosed:
+                pass  # the reader notices it too, and says why
+            except BaseException:  # nobody knows whether it was sent, and so whose the next answer is
+                self.drop(EpisodeError(phase, "a message was broken off while it was sent", retryable=True))
+                raise
         try:
             async with asyncio.timeout(seconds):
                 reply = await answer
@@ -123,7 +132,7 @@ class Connection:
         try:
             async for raw in self._socket:
                 reply = json.loads(raw)
-                if not isinstance(reply, dict):
+                if not isinstance(reply, dict) or not isinstance(reply.get("data") or {}, dict):
                     raise TypeError(f"it sent {raw[:80]!r}, which is no message of OpenEnv's")
                 if not self._unanswered:
                     logger.debug("an answer nobody asked for: %.200r", raw)

@@ -12,6 +12,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -67,12 +68,13 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     return asyncio.run_coroutine_threadsafe(coroutine, client_loop()).result()
 
 
-def run_behind(coroutine: Coroutine[Any, Any, object]) -> None:
+def run_behind(coroutine: Coroutine[Any, Any, T]) -> Future[T] | None:
     """Runs a coroutine on this process's loop without waiting for it; drops it where no loop runs any more."""
     running = _running
     try:
         if running is None or not running.thread.is_alive():
             raise RuntimeError("no loop runs")
-        asyncio.run_coroutine_threadsafe(coroutine, running.loop)
+        return asyncio.run_coroutine_threadsafe(coroutine, running.loop)
     except RuntimeError:  # the process is ending, and its sockets with it
         coroutine.close()
+        return None

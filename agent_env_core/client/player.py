@@ -35,6 +35,8 @@ ENDED = "The episode has ended."
 SLACK_SECONDS = 15.0
 """How long past the server's own deadline an answer may take to get here."""
 REDIAL_SECONDS = 30.0
+ABANDON_PAUSES = (0.05, 0.2, 0.5, 1.0)
+"""Seconds between tries to abandon an episode whose reset the server hasn't begun with."""
 
 
 class Episode:
@@ -44,6 +46,7 @@ class Episode:
         self.id = secrets.token_hex(16)
         self.row = row
         self.link: Connection | None = None
+        self.key = ""
         self.turn: Turn | None = None
         self.outcome: Outcome | None = None
         self.error: AgentEnvError | None = None
@@ -54,6 +57,12 @@ class Episode:
     def over(self) -> bool:
         """Whether nothing more is played."""
         return self.outcome is not None or self.error is not None or self.ending is not None
+
+    def cancel(self) -> None:
+        """Stops waiting for what is under way."""
+        for task in (self.opening, self.ending):
+            if task is not None:
+                task.cancel()
 
 
 class Player:
@@ -93,11 +102,11 @@ class Player:
         return link
 
     async def _open(self, episode: Episode, previous: Episode | None) -> None:
-        if previous is not None:
-            await self._leave(previous, "the trainer went on to its next rollout")
+        if previous is not None:  # shielded: it has to be done even when this episode is given up meanwhile
+            await asyncio.shield(asyncio.create_task(self._leave(previous, "the trainer went on to its next rollout")))
         if self._link is None or self._link.lost is not None:
             self._link = await self._dialled(redial(self._address, min(REDIAL_SECONDS, self._reset_seconds)))
-        episode.link = self._link
+        episode.link, episode.key = self._link, self._key
         message = reset_message(
             episode.row, session=self._key, episode_id=episode.id,
             tool_timeout=self._tool_seconds, reset_timeout=self._reset_seconds,
@@ -243,31 +252,37 @@ class Player:
         raise episode.error or EpisodeError("verify", "the episode ended without a score")
 
     async def close(self) -> None:
-        """Ends the episode and the connection; never raises. The next reset opens a new one."""
+        """Closes the connection, which ends the episode; never raises. The next reset opens a new one."""
         episode, self._episode = self._episode, None
-        link, self._link, key, self._key = self._link, None, self._key, ""
+        link, self._link, self._key = self._link, None, ""
         if episode is not None:
-            await self._leave(episode, "the trainer closed the environment", key)
+            episode.cancel()
         if link is not None:
             await link.close()
 
-    async def _leave(self, episode: Episode, reason: str, key: str | None = None) -> None:
+    async def _leave(self, episode: Episode, reason: str) -> None:
         """Abandons an episode that is still under way, over HTTP: the socket answers in order, and is busy with it."""
-        for task in (episode.opening, episode.ending):
-            if task is not None:
-                task.cancel()
-        if episode.link is None or episode.link.lost is not None or not episode.link.busy:
-            return  # nothing of it runs: the next reset, or the end of the socket, ends it
-        url = f"{self._address.url}{PREFIX}/sessions/{self._key if key is None else key}/abandon"
+        episode.cancel()
+        link = episode.link
+        if link is None:
+            return
+        url = f"{self._address.url}{PREFIX}/sessions/{episode.key}/abandon"
         try:
-            await asyncio.to_thread(_post, self._address, url, {"episode_id": episode.id, "reason": reason})
-        except httpx.HTTPError as exc:
-            episode.link.drop(EpisodeError("queue", f"an episode couldn't be abandoned: {describe(exc)}"))
+            for pause in (*ABANDON_PAUSES, 0):
+                if link.lost is not None or not link.busy:
+                    return  # nothing of it runs: the next reset, or the end of the socket, ends it
+                if await asyncio.to_thread(_post, self._address, url, {"episode_id": episode.id, "reason": reason}):
+                    return
+                await asyncio.sleep(pause)
+        except (httpx.HTTPError, ValueError) as exc:
+            link.drop(EpisodeError("queue", f"an episode couldn't be abandoned: {describe(exc)}"))
 
 
 def _listed(tools: Offered) -> str:
     return f"{', '.join(tools.names) or 'none'} ({tools.digest[:8]})"
 
 
-def _post(address: Address, url: str, body: Mapping[str, Any]) -> None:
-    httpx.post(url, json=body, headers=address.headers, timeout=10, trust_env=not address.loopback)
+def _post(address: Address, url: str, body: Mapping[str, Any]) -> bool:
+    """Asks the server to abandon an episode; returns whether it found one to abandon."""
+    answer = httpx.post(url, json=body, headers=address.headers, timeout=10, trust_env=not address.loopback)
+    return answer.status_code == 200 and answer.json() == {"abandoned": True}

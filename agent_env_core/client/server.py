@@ -150,11 +150,19 @@ class Server:
             given = "refused the token it was given" if self.address.token else "asks for a token"
             raise AgentEnvError(f"the server at {url} {given}: pass token=, or set AGENT_ENV_TOKEN here and there")
         if status == 404:
-            raise AgentEnvError(
-                f"the server at {url} has no {response.request.url.path}: it isn't one that"
-                " agent_env.openenv.build_app (or agent-env serve) made"
-            )
+            raise self._stranger(response)
         if status != 200:
             raise AgentEnvError(f"the server at {url} answered HTTP {status} on {response.request.url.path}")
-        told: dict[str, Any] = response.json()
+        try:
+            told: Any = response.json()
+        except ValueError:
+            told = None
+        if not isinstance(told, dict):
+            raise self._stranger(response)
         return told
+
+    def _stranger(self, response: httpx.Response) -> AgentEnvError:
+        return AgentEnvError(
+            f"the server at {self.address.url} has no {response.request.url.path}: it isn't one that"
+            " agent_env.openenv.build_app (or agent-env serve) made"
+        )

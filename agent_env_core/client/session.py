@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any
 
 from agent_env_core.client.address import Address
@@ -14,6 +16,7 @@ from agent_env_core.client.player import Player
 
 TOOL_SECONDS = 60.0
 RESET_SECONDS = 600.0
+CLOSE_SECONDS = 15.0
 
 
 class Session:
@@ -45,6 +48,7 @@ class Session:
         self._reset_timeout = reset_timeout
         self._tools = tools
         self._player: Player | None = None
+        self._forgotten: weakref.finalize[..., Session] | None = None
         self._pid = 0
 
     @property
@@ -59,7 +63,8 @@ class Session:
                 tools=self._tools,
             )
             # a session that is forgotten gives its place on the server back
-            weakref.finalize(self, _close_behind, self._player, self._pid).atexit = False
+            self._forgotten = weakref.finalize(self, _close_behind, self._player, self._pid)
+            self._forgotten.atexit = False
         return self._player
 
     def reset(self, split: str, index: int, task_id: str | None = None) -> None:
@@ -110,9 +115,23 @@ class Session:
 
     def close(self) -> None:
         """Abandons the episode and closes the socket. Never raises; a reset after it opens a new session."""
-        if self._player is not None and self._pid == os.getpid():
-            run(self._player.close())
-            self._player = None
+        close_all([self])
+
+    def _closing(self) -> Future[None] | None:
+        player, self._player = self._player, None
+        if player is None or self._pid != os.getpid():
+            return None
+        if self._forgotten is not None:
+            self._forgotten.detach()
+        return run_behind(player.close())
+
+
+def close_all(sessions: Iterable[Session]) -> None:
+    """Closes sessions, all at the same time. Never raises."""
+    for closing in [session._closing() for session in sessions]:
+        if closing is not None:
+            with suppress(CancelledError, TimeoutError):  # the loop ended first, and the sockets with it
+                closing.result(CLOSE_SECONDS)
 
 
 def _close_behind(player: Player, pid: int) -> None:

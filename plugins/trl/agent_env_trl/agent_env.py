@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env_core import integrity
 from agent_env_core.adapters import Combiner
-from agent_env_core.client import Address, Info, Server, hand_down_token
+from agent_env_core.client import Address, Info, Server, close_all, hand_down_token
 from agent_env_core.play.rewards import resolve_reward
 from agent_env_core.server.limits import DEFAULT_SESSIONS
 from agent_env_trl.dataset import task_dataset
@@ -169,10 +169,9 @@ class AgentEnv:
 
     def close(self) -> None:
         """Ends the episodes that this process's environments hold, and stops a server that ``local`` started."""
-        for factory in self._factories.values():
-            for cls in factory.values() if isinstance(factory, dict) else (factory,):
-                for environment in list(cls._instances):
-                    environment._session.close()
+        factories = [one.values() if isinstance(one, dict) else (one,) for one in self._factories.values()]
+        classes = [cls for factory in factories for cls in factory]
+        close_all([environment._session for cls in classes for environment in list(cls._instances)])
         if self._local is not None:
             self._local.close()
 
