@@ -86,10 +86,11 @@ def bounded(content: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     text_left, other_left = MAX_TEXT, MAX_OTHER
     for block in content:
         if block["type"] == "text":
-            data = block["text"].encode(errors="replace")
+            data = block["text"].encode(errors="replace")  # half a surrogate pair couldn't be sent on
+            text = data[:text_left].decode(errors="ignore")
             if len(data) > text_left:
-                head = data[:text_left].decode(errors="ignore")
-                block = {**block, "text": f"{head}\n[{len(data) - text_left} bytes of text left out]"}
+                text += f"\n[{len(data) - text_left} bytes of text left out]"
+            block = {**block, "text": text}
             text_left = max(0, text_left - len(data))
         else:
             size = len(json.dumps(block))

@@ -62,7 +62,7 @@ class Tools:
             return failed("refused", f"the tool {name!r} is disabled for the role {self._role or 'default'!r}")
         arguments = {} if arguments is None else arguments
         try:
-            json.dumps(arguments, allow_nan=False)
+            json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()  # half a surrogate pair can't be sent
         except (TypeError, ValueError, RecursionError) as exc:
             return failed("refused", f"the arguments of {name!r} can't be sent as JSON: {exc}")
         env, session = self._sessions[tool.server]

@@ -331,3 +331,31 @@ async def test_an_extension_that_hangs_and_one_that_is_gone(quay: Callable[..., 
     host.gone = "killed"
     with pytest.raises(EpisodeError, match="POST /ext of the env 'q': the env 'q' ended: killed"):
         await env.call_extension(Method("load", "POST", "/ext"), {}, timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("location", "followed"),
+    [
+        ("/mcp/", True),
+        ("https://env.example/mcp/", True),
+        ("http://env.example:8080/mcp/", False),
+        ("http://169.254.169.254/latest/meta-data", False),
+        ("//elsewhere.example/mcp", False),
+    ],
+)
+async def test_an_env_may_redirect_to_itself_alone(location: str, followed: bool):
+    """What runs in a sandbox must not send our requests, and the headers on them, wherever it likes."""
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        return httpx.Response(200) if len(asked) > 1 else httpx.Response(307, headers={"Location": location})
+
+    async with HttpClients().open() as client:
+        client._transport = httpx.MockTransport(answer)
+        if followed:
+            assert (await client.post("http://env.example/mcp")).status_code == 200
+        else:
+            with pytest.raises(httpx.RemoteProtocolError, match="redirects to another address"):
+                await client.post("http://env.example/mcp")
+    assert len(asked) == 1 + followed

@@ -54,3 +54,8 @@ def test_pictures_beyond_the_limit_are_named(monkeypatch: pytest.MonkeyPatch):
 def test_what_is_no_result(content: Any):
     with pytest.raises(ValueError, match="content"):
         read_result({"content": content})
+
+
+def test_half_a_surrogate_pair_does_not_reach_the_wire():
+    result = read_result({"content": [{"type": "text", "text": "a \ud83d b"}]})
+    assert result.text.encode() == b"a ? b"

@@ -304,3 +304,13 @@ async def test_closing_waits_for_no_one_long(deploy: Callable[..., Deployment], 
 
     monkeypatch.setattr(env.client, "delete", stuck)
     await tools.close()
+
+
+async def test_half_a_surrogate_pair_is_refused_and_costs_no_episode(deploy: Callable[..., Deployment]):
+    """A model may write any escape into its JSON; its slip is a result it can read, not a lost env."""
+    server = Server()
+    tools = await open_tools([deploy(server)], None)
+    refused = await tools.call("add", {"text": json.loads(r'"\ud83d"')})
+    assert refused.failure == "refused"
+    assert "can't be sent as JSON" in refused.text
+    assert (await tools.call("add", {})).text == "ok"
