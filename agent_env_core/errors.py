@@ -13,7 +13,6 @@ says where it happened (:func:`episode_error`). Only ``KeyboardInterrupt`` and `
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -166,6 +165,6 @@ def episode_error(exc: BaseException, phase: Phase) -> EpisodeError:
         return exc
     if isinstance(exc, SandboxError):
         return EpisodeError(phase, describe(exc), retryable=exc.retryable)
-    if isinstance(exc, TimeoutError | asyncio.TimeoutError):
+    if isinstance(exc, TimeoutError):
         return EpisodeError(phase, describe(exc), retryable=True)
     return EpisodeError(phase, describe(exc))

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from agent_env_core.errors import EpisodeError, Phase, SandboxError, describe, episode_error
+from agent_env_core.errors import EpisodeError, Phase, describe, episode_error
 from agent_env_core.play.journal import Journal
 from agent_env_core.play.scheduler import FailedStep, run_steps
 from agent_env_core.play.turn import Turn
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from agent_env_core.steps.base import TaskStep
 
 log = logging.getLogger(__name__)
+
+EXTEND_SECONDS = 30.0
 
 
 class Episode:
@@ -122,11 +124,11 @@ class Episode:
         """Starts the run; called once, by the spec."""
         self._runner.track(self)
         self._journal.tell("started", "queue")
-        self._driver = asyncio.create_task(self._drive(), name=f"episode {self.id}")
+        self._steps = asyncio.create_task(run_steps(self.spec.steps, self._execute, on_failure=self._failed))
+        self._driver = asyncio.create_task(self._drive(self._steps), name=f"episode {self.id}")
 
-    async def _drive(self) -> None:
-        """Runs the steps, settles the outcome, clears away. Only the steps are ever cancelled from inside."""
-        self._steps = steps = asyncio.create_task(run_steps(self.spec.steps, self._execute, on_failure=self._failed))
+    async def _drive(self, steps: asyncio.Task[None]) -> None:
+        """Sees the steps through, settles the outcome, clears away. Only the steps are ever cancelled from inside."""
         lease = asyncio.create_task(self._keep_leases())
         try:
             await asyncio.wait({steps})
@@ -242,8 +244,9 @@ class Episode:
             await asyncio.sleep(min((ttl for _, ttl in self._deployments), default=15.0) / 3)
             for deployment, ttl in list(self._deployments):
                 try:
-                    await deployment.sandbox.extend(ttl)
-                except SandboxError as exc:
+                    async with asyncio.timeout(EXTEND_SECONDS):
+                        await deployment.sandbox.extend(ttl)
+                except Exception as exc:  # whatever a provider raises, the other leases are renewed, and this one again
                     log.debug("the lease of %s can't be renewed: %s", deployment.sandbox.id, describe(exc))
 
     # -- the end

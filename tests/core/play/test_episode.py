@@ -250,3 +250,12 @@ async def test_many_at_once_twice_in_a_row(runner: Runner, begin: Begin, play: P
         assert [s["grade"] for s in scores] == [pytest.approx((1 + n % 3) / 3) for n in range(count)]
         await asyncio.gather(*(episode.wait_finished() for episode in episodes))
         assert runner.host.live == 0
+
+
+async def test_abandoned_as_soon_as_it_is_started(runner: Runner, begin: Begin):
+    episode = await begin(runner, "one-turn")
+    async with asyncio.timeout(10):
+        await episode.abandon("at once")
+    with pytest.raises(EpisodeError, match="at once"):
+        await episode.result()
+    assert episode.timings["deploy"] == 0

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from agent_env_core.bundle import Bundle
-from agent_env_core.errors import EpisodeError
+from agent_env_core.errors import EpisodeError, Unavailable
 from agent_env_core.hookspecs import hookimpl
 from agent_env_core.play.episode import Episode
 from agent_env_core.play.events import EpisodeEvent
 from agent_env_core.play.runner import Runner
 from agent_env_core.plugins import plugins
+from agent_env_core.sandbox.contract import Sandbox, SandboxSpec
 
 Steps = list[dict[str, Any]]
 Open = Callable[..., Awaitable[Runner]]
@@ -253,3 +258,46 @@ async def test_plugins_are_told_of_a_failure(
     assert "answered 400" in step.data["error"]
     ended = next(event for event in recorder.events if event.kind == "ended")
     assert (ended.phase, ended.data["retryable"]) == ("setup", False)
+
+
+async def test_what_the_infrastructure_loses_is_no_score(
+    bundle: Bundle, open_runner: Open, begin: Begin, play: Play, monkeypatch: pytest.MonkeyPatch
+):
+    """User pain 44: with an oracle for a policy, one sandbox in ten lost, all that is scored is scored 1."""
+    runner = await open_runner(bundle)
+    create, calls = runner.host.create, itertools.count(1)
+
+    async def flaky(spec: SandboxSpec) -> Sandbox:
+        if next(calls) % 10 == 0:
+            raise Unavailable("the engine lost it")
+        return await create(spec)
+
+    monkeypatch.setattr(runner.host, "create", flaky)
+    episodes = [await begin(runner, "one-turn") for _ in range(10)]
+    outcomes = await asyncio.gather(*(play(episode, 3) for episode in episodes), return_exceptions=True)
+    assert [outcome for outcome in outcomes if isinstance(outcome, dict)] == [{"grade": 1.0}] * 9
+    (failure,) = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    assert isinstance(failure, EpisodeError)
+    assert (failure.phase, failure.retryable) == ("deploy", True)
+    assert "the engine lost it" in failure.reason
+
+
+async def test_a_lease_is_renewed_again_after_whatever_a_provider_raised(bundle: Bundle, open_runner: Open):
+    runner = await open_runner(bundle)
+    renewed = asyncio.Event()
+    tries = itertools.count()
+
+    async def extend(ttl: float) -> None:
+        if next(tries) == 0:
+            raise RuntimeError("a bug of the provider's")
+        renewed.set()
+
+    episode = Episode(next(iter(runner.specs.values())), runner)
+    sandbox = SimpleNamespace(id="box", extend=extend)
+    episode._deployments.append((SimpleNamespace(sandbox=sandbox), 0.03))  # type: ignore[arg-type]
+    able = replace(runner.host.provider.capabilities, extend=True)
+    episode._runner = SimpleNamespace(host=SimpleNamespace(provider=SimpleNamespace(capabilities=able)))  # type: ignore
+    keeping = asyncio.create_task(episode._keep_leases())
+    async with asyncio.timeout(5):
+        await renewed.wait()
+    keeping.cancel()
