@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from weakref import WeakSet
 
 from agent_env_core.adapters import Combiner
-from agent_env_core.client import Address, ForeignTools, Offered, Session
+from agent_env_core.client import Address, ForeignTools, Offered, Outcome, Session
 from agent_env_core.errors import AgentEnvError, EpisodeError
 
 logger = logging.getLogger("agent_env.training.trl")
@@ -101,8 +101,8 @@ class Environment:
         try:
             outcome = self._session.outcome()
             reward = outcome.reward if spec.combine is None else spec.combine(outcome.scores)
-            if reward is None and outcome.problem and spec.combine is None:
-                raise EpisodeError("reward", outcome.problem)
+            if reward is None:
+                raise EpisodeError("reward", _why_none(outcome, spec.combine))
         except ForeignTools:
             raise
         except AgentEnvError as exc:
@@ -130,3 +130,12 @@ class Environment:
         if after.system_prompt and after.system_prompt != before.system_prompt:
             return f"{after.system_prompt}\n\n{after.prompt}"
         return after.prompt
+
+
+def _why_none(outcome: Outcome, combine: Combiner | None) -> str:
+    if combine is None and outcome.problem:
+        return outcome.problem
+    if not outcome.scores:
+        return "the task records no score; give it a verifier step, or leave it out of the split"
+    scores = ", ".join(f"{key}={value:g}" for key, value in outcome.scores.items())
+    return f"the reward made of its scores ({scores}) is None"

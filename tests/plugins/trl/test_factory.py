@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from agent_env_trl.environment import Environment
 from agent_env_trl.factory import environment_class
 
-from agent_env_core.client import Toolset
+from agent_env_core.client import Outcome, Toolset
 from agent_env_core.errors import AgentEnvError
 
 TOOL = {
@@ -26,6 +27,10 @@ TOOL = {
 
 def half(scores: Mapping[str, float]) -> float:
     return 0.5 * scores["grade"]
+
+
+def nothing(scores: Mapping[str, float]) -> None:
+    pass
 
 
 def made(*tools: Any, **keywords: Any) -> type[Environment]:
@@ -150,3 +155,24 @@ def test_a_batch_known_to_be_complete_is_scored_at_once(env: Any) -> None:
     assert all(environment._session._player._episode.over for environment in environments)
     assert [environment.get_reward() for environment in environments] == [1.0] * 4
     assert os.getpid() == environments[0]._session._pid
+
+
+@pytest.mark.parametrize(
+    ("outcome", "combine", "said"),
+    [
+        (Outcome(None), None, "the task records no score; give it a verifier step"),
+        (Outcome(None), nothing, "the task records no score; give it a verifier step"),
+        (Outcome(None, {"grade": 0.5}, "no reward: it broke"), None, "no reward: it broke"),
+        (Outcome(1.0, {"grade": 0.5}), nothing, "the reward made of its scores (grade=0.5) is None"),
+    ],
+)
+def test_no_reward_is_left_unexplained(
+    caplog: pytest.LogCaptureFixture, outcome: Outcome, combine: Any, said: str
+) -> None:
+    environment = made(combine=combine)()
+    environment._session = SimpleNamespace(outcome=lambda: outcome)
+    assert environment.get_reward() is None
+    (record,) = caplog.records
+    assert record.name == "agent_env.training.trl"
+    assert record.getMessage().startswith("rollout left unscored: ")
+    assert said in record.getMessage()
