@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agent_env.training.trl import AgentEnv
 
 from agent_env_core.plugins import plugins
-from examples.train_gridsim import evaluate, gridsim, grpo, model, report, sft
+from examples.train_gridsim import episodes, evaluate, gridsim, grpo, model, report, sft
 from examples.train_gridsim.prompts import task_of
 from examples.train_gridsim.settings import BUNDLE, Settings
 
@@ -47,14 +47,7 @@ class Demo:
                 sft.train(self._model, self._tokenizer, sft.rows(), settings, self._console)
             self._evaluate(report.SFT, "evaluation, after SFT", self._eval_rows)
             with self._stage("GRPO"):
-                self.results.steps, unscored = grpo.train(
-                    self._model,
-                    self._tokenizer,
-                    grpo.in_price_code(env.dataset),
-                    self._factory,
-                    settings,
-                    self._console,
-                )
+                self.results.steps, unscored = grpo.train(self._trainer, self._watch, self._console)
                 self.results.unscored += unscored
             self._evaluate(report.GRPO, "evaluation, after GRPO", self._eval_rows)
             shuffled = evaluate.shuffled(self._own_eval_rows, settings.seed)
@@ -72,12 +65,16 @@ class Demo:
         for problem in adapter.check(env, vars(grpo.config(self._settings))):
             raise SystemExit(problem)
         # This is env.factory, with one thing more: when the trainer asks for a first reward, its whole batch is scored.
-        self._factory = adapter.arguments(env)["environment_factory"]
+        factory = adapter.arguments(env)["environment_factory"]
         idle_day = gridsim.report([0.0] * 24, [0] * 24)
-        self._tokenizer = model.gridsim_tokenizer(self._factory, gridsim.max_step(), idle_day)
+        self._tokenizer = model.gridsim_tokenizer(factory, gridsim.max_step(), idle_day)
         self._model = model.build_model(self._tokenizer, seed=self._settings.seed)
         self._own_eval_rows = evaluate.sample(env.dataset_for("eval"), self._settings.eval_days)
         self._eval_rows = grpo.in_price_code(self._own_eval_rows)
+        self._watch = episodes.Watch(factory)
+        self._trainer = grpo.make_trainer(
+            self._model, self._tokenizer, grpo.in_price_code(env.dataset), self._watch.factory, self._settings
+        )
         self._console.print(
             f"The model is a Qwen3 of {self._model.num_parameters():,} parameters and {len(self._tokenizer)} tokens."
         )
@@ -92,9 +89,7 @@ class Demo:
 
     def _evaluate(self, name: str, title: str, rows: Dataset) -> None:
         with self._stage("evaluations"):
-            rewards = evaluate.play(
-                title, self._model, self._tokenizer, rows, self._factory, self._settings, self._console
-            )
+            rewards = evaluate.play(title, self._trainer, self._watch, rows, self._console)
         scored = [reward for reward in rewards.values() if reward is not None]
         self.results.unscored += len(rows) - len(scored)
         self._lines[name] = gridsim.baselines().summary(scored)

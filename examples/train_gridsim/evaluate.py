@@ -5,17 +5,15 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from examples.train_gridsim import grpo
-from examples.train_gridsim.episodes import watched
 from examples.train_gridsim.progress import bar
 from examples.train_gridsim.prompts import coded
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from rich.console import Console
-    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+    from trl import GRPOTrainer
 
-    from examples.train_gridsim.settings import Settings
+    from examples.train_gridsim.episodes import Watch
 
 Rewards = dict[int, float | None]
 """The reward of each row by its index in the split; None where the episode ended unscored."""
@@ -32,24 +30,14 @@ def shuffled(rows: Dataset, seed: int) -> Dataset:
     return rows.map(lambda row: {"prompt": coded(row["prompt"], random.Random(f"{seed}:{row['index']}"))})  # noqa: S311
 
 
-def play(
-    title: str,
-    model: Qwen3ForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    rows: Dataset,
-    factory: type,
-    settings: Settings,
-    console: Console,
-) -> Rewards:
-    """Plays one rollout of each row.
+def play(title: str, trainer: GRPOTrainer, watch: Watch, rows: Dataset, console: Console) -> Rewards:
+    """Plays one rollout of each row with the trainer's model as it stands.
 
     Args:
         title: What the progress bar says.
-        model: The model as it stands; it isn't changed.
-        tokenizer: Its tokenizer.
+        trainer: Made with the factory of ``watch``.
+        watch: Tells the rewards.
         rows: Rows of a split, their prompts in the price code.
-        factory: ``env.factory``.
-        settings: How to sample, and how many episodes at once.
         console: Where the bar goes.
     """
     rewards: Rewards = {}
@@ -59,5 +47,6 @@ def play(
             rewards[index] = reward
             progress.step()
 
-        grpo.trainer(model, tokenizer, rows, watched(factory, note), settings).evaluate(eval_dataset=rows)
+        with watch.telling(note):
+            trainer.evaluate(eval_dataset=rows)
     return rewards

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from examples.train_gridsim.episodes import watched
 from examples.train_gridsim.progress import Steps, bar
 from examples.train_gridsim.prompts import coded
 
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
     from trl import GRPOConfig, GRPOTrainer
 
+    from examples.train_gridsim.episodes import Watch
     from examples.train_gridsim.settings import Settings
 
 
@@ -48,22 +48,25 @@ def config(settings: Settings) -> GRPOConfig:
     )
 
 
-def trainer(
+def make_trainer(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, rows: Dataset, factory: type, settings: Settings
 ) -> GRPOTrainer:
-    """A ``GRPOTrainer`` that plays ``rows`` in environments of ``factory``. The environments own the reward."""
+    """A ``GRPOTrainer`` that plays ``rows`` in environments of ``factory``. The environments own the reward.
+
+    One trainer does all of a run's playing: it keeps its environments, and each keeps its session on the server.
+    """
     from transformers import PrinterCallback
     from trl import GRPOTrainer
 
-    made = GRPOTrainer(
+    trainer = GRPOTrainer(
         model=model,
         args=config(settings),
         train_dataset=rows,
         processing_class=tokenizer,
         environment_factory=factory,
     )
-    made.remove_callback(PrinterCallback)
-    return made
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 def in_price_code(rows: Dataset) -> Dataset:
@@ -71,18 +74,13 @@ def in_price_code(rows: Dataset) -> Dataset:
     return rows.map(lambda row: {"prompt": coded(row["prompt"])})
 
 
-def train(
-    model: Qwen3ForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    rows: Dataset,
-    factory: type,
-    settings: Settings,
-    console: Console,
-) -> tuple[list[dict[str, Any]], int]:
-    """Trains ``model`` in place; returns what was logged, one entry a step, and how many rollouts had no score."""
+def train(trainer: GRPOTrainer, watch: Watch, console: Console) -> tuple[list[dict[str, Any]], int]:
+    """Trains the trainer's model; returns what was logged, one entry a step, and how many rollouts had no score."""
     rewards: list[float | None] = []
-    made = trainer(model, tokenizer, rows, watched(factory, lambda _, reward: rewards.append(reward)), settings)
-    with bar(console, "GRPO", settings.grpo_steps) as progress:
-        made.add_callback(Steps(progress, "reward"))
-        made.train()
-    return [entry for entry in made.state.log_history if "reward" in entry], rewards.count(None)
+    with (
+        bar(console, "GRPO", trainer.args.max_steps) as progress,
+        watch.telling(lambda index, reward: rewards.append(reward)),
+    ):
+        trainer.add_callback(Steps(progress, "reward"))
+        trainer.train()
+    return [entry for entry in trainer.state.log_history if "reward" in entry], rewards.count(None)

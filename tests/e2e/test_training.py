@@ -27,7 +27,7 @@ def one_thread() -> None:
 
 @pytest.mark.usefixtures("one_thread", "no_processes_left")
 def test_grpo_raises_the_reward(gridsim_bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from examples.train_gridsim import gridsim, grpo, model, sft
+    from examples.train_gridsim import episodes, gridsim, grpo, model, sft
     from examples.train_gridsim.settings import Settings
 
     settings = Settings(
@@ -41,7 +41,9 @@ def test_grpo_raises_the_reward(gridsim_bundle: Path, tmp_path: Path, caplog: py
         tokenizer = model.gridsim_tokenizer(factory, gridsim.max_step(), gridsim.report([0.0] * 24, [0] * 24))
         policy = sft.train(model.build_model(tokenizer), tokenizer, sft.rows(), settings, console)
         two_days = grpo.in_price_code(env.dataset.select([100, 1100]))
-        steps, unscored = grpo.train(policy, tokenizer, two_days, factory, settings, console)
+        watch = episodes.Watch(factory)
+        trainer = grpo.make_trainer(policy, tokenizer, two_days, watch.factory, settings)
+        steps, unscored = grpo.train(trainer, watch, console)
     assert len(steps) == settings.grpo_steps
     rewards = [step["rewards/gridsim-v1/mean"] for step in steps]
     assert unscored == 0
