@@ -48,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AgentEnvError as exc:
         console.print(f"error: {exc}", style="red", markup=False)
         return 2
+    except KeyboardInterrupt:
+        console.print("interrupted; what was deployed is gone")  # the server ended with its `with` block
+        return 130
     report.show(results, console)
     report.save(results, settings.out)
     console.print(f"Reward curve and numbers: {settings.out / 'reward_curve.png'}, {settings.out / 'results.json'}")

@@ -14,17 +14,22 @@ from transformers import TrainerCallback
 class Bar:
     """One bar: ``step`` moves it, with a word about how it goes."""
 
-    def __init__(self, progress: Progress, task: Any) -> None:
-        self._progress, self._task = progress, task
+    def __init__(self, progress: Progress, title: str, total: int) -> None:
+        self._progress, self._title, self._total, self._done = progress, title, total, 0
+        self._task = progress.add_task(title, total=total, note="")
 
     def step(self, note: str = "") -> None:
-        """Moves the bar on by one."""
+        """Moves the bar on by one; where there is no terminal, a line tells of each tenth."""
+        self._done += 1
         self._progress.update(self._task, advance=1, note=note)
+        tenths = 10 * self._done // self._total
+        if not self._progress.console.is_terminal and tenths > 10 * (self._done - 1) // self._total and tenths < 10:
+            self._progress.console.print(f"{self._title}: {self._done} of {self._total} {note}".rstrip())
 
 
 @contextmanager
 def bar(console: Console, title: str, total: int) -> Iterator[Bar]:
-    """A bar on the terminal; where the output goes elsewhere, a line at the start and one at the end."""
+    """A bar on the terminal; where the output goes elsewhere, lines on the way and the full bar at the end."""
     if not console.is_terminal:
         console.print(f"{title}: {total} to go")
     columns = (
@@ -32,7 +37,7 @@ def bar(console: Console, title: str, total: int) -> Iterator[Bar]:
         TimeRemainingColumn(elapsed_when_finished=False), TextColumn("{task.fields[note]}"),
     )  # fmt: skip
     with Progress(*columns, console=console) as progress:
-        yield Bar(progress, progress.add_task(title, total=total, note=""))
+        yield Bar(progress, title, total)
 
 
 class Steps(TrainerCallback):
