@@ -6,6 +6,7 @@ shows only between steps, or concerns step types by name, whoever brings their c
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -106,6 +107,20 @@ def _by_type(step: Step, played: Collection[str], outside: Collection[Any]) -> I
         yield step_id, f"agent_name={step['agent_name']!r} would judge, and is played from outside", ""
     if kind == "peer_agents" and (named := set(_texts(step)) & set(played)):
         yield step_id, f"peers the agent {sorted(named)[0]!r}, which is played from outside", ""
+
+
+def by_reason(reasons: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
+    """Names of tasks by the reason that keeps them out, of pairs of both: one mistake may sit in 2,000 tasks."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, reason in reasons:
+        found[reason].append(name)
+    return found
+
+
+def few(names: Sequence[str]) -> str:
+    """Some names, and how many more there are."""
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -6,20 +6,21 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from agent_env_core.envs.deployment import Deployer, sandbox_spec
 from agent_env_core.envs.images import PreparedImage
 from agent_env_core.errors import BundleError, ConfigError, EpisodeError, EpisodeRefused, Problem, Unsupported, describe
+from agent_env_core.play.refusals import by_reason, few
 from agent_env_core.play.spec import EpisodeSpec
 from agent_env_core.sandbox.contract import refuse_unsupported
 from agent_env_core.sandbox.host import SandboxHost, open_host
 from agent_env_core.verifiers.pool import VerifierPool
 
 if TYPE_CHECKING:
-    from agent_env_core.bundle import Bundle, Env, Task
+    from agent_env_core.bundle import Bundle, Env
     from agent_env_core.play.episode import Episode
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Runner:
         bundle: What is played.
         sandbox: The name of a sandbox provider, ``docker`` by default; or a started host, which is then shared and left
             open.
+        specs: Which of the bundle's tasks are played, and how; by default all that can be.
         verifier_timeout: Seconds one verifier may take.
         on_progress: Told what :meth:`start` is doing, in lines for a person.
 
@@ -59,6 +61,7 @@ class Runner:
         bundle: Bundle,
         *,
         sandbox: str | SandboxHost | None = None,
+        specs: Iterable[EpisodeSpec] | None = None,
         verifier_timeout: float = 300.0,
         on_progress: Callable[[str], None] | None = None,
     ) -> None:
@@ -66,6 +69,7 @@ class Runner:
         self.specs: dict[str, EpisodeSpec] = {}
         self.left_out: dict[str, str] = {}
         self._sandbox = sandbox
+        self._given = None if specs is None else tuple(specs)
         self._verifier_timeout = verifier_timeout
         self._say = on_progress or (lambda line: None)
         self._episodes: set[Episode] = set()
@@ -99,17 +103,23 @@ class Runner:
             raise
 
     async def _start(self) -> None:
-        for task in self.bundle.tasks:
-            try:
-                self.specs[task.id] = EpisodeSpec.from_task(task)
-            except EpisodeRefused as exc:
-                self.left_out[task.id] = "; ".join(str(problem) for problem in exc.problems)
+        if self._given is None:
+            self._read_tasks()
+        else:
+            self.specs = {spec.task.id: spec for spec in self._given}
         self._refuse_none()
         await self._open()
         self._check_capabilities()
         await self._prepare()
         self._tell_left_out()
         self._refuse_none()
+
+    def _read_tasks(self) -> None:
+        for task in self.bundle.tasks:
+            try:
+                self.specs[task.id] = EpisodeSpec.from_task(task)
+            except EpisodeRefused as exc:
+                self.left_out[task.id] = "; ".join(str(problem) for problem in exc.problems)
 
     async def _open(self) -> None:
         if isinstance(self._sandbox, SandboxHost):
@@ -206,28 +216,17 @@ class Runner:
             self.left_out[task_id] = reason
 
     def _tell_left_out(self) -> None:
-        for reason, tasks in self._left_out_by_reason().items():
-            line = f"left out {len(tasks)} of {len(self.bundle.tasks)} tasks ({_few(tasks)}): {reason}"
-            log.warning("%s", line)
-            self._say(line)
+        total = len(self.bundle.tasks)
+        for reason, names in by_reason(self._left_out_names()).items():
+            log.warning("left out %d of %d tasks (%s): %s", len(names), total, few(names), reason)
 
-    def _left_out_by_reason(self) -> dict[str, list[Task]]:
-        tasks = {task.id: task for task in self.bundle.tasks}
-        found: dict[str, list[Task]] = defaultdict(list)
-        for task_id, reason in self.left_out.items():
-            found[reason].append(tasks[task_id])
-        return found
+    def _left_out_names(self) -> list[tuple[str, str]]:
+        return [(task.name, self.left_out[task.id]) for task in self.bundle.tasks if task.id in self.left_out]
 
     def _refuse_none(self) -> None:
         if self.specs:
             return
-        problems = [Problem(f"tasks ({_few(ts)})", reason) for reason, ts in self._left_out_by_reason().items()]
+        found = by_reason(self._left_out_names())
+        problems = [Problem(f"tasks ({few(names)})", reason) for reason, names in found.items()]
         subject = f"bundle {self.bundle.name!r}, of which no task can be played,"
         raise BundleError(subject, problems or [Problem("tasks", "there are none", "add one")])
-
-
-def _few(tasks: Collection[Task]) -> str:
-    """Some names, and how many more there are."""
-    names = [task.name for task in tasks][:3]
-    more = len(tasks) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")

@@ -11,6 +11,7 @@ from typing import Any
 from agent_env_core.adapters import Combiner
 from agent_env_core.bundle import Bundle, Task, load_bundle
 from agent_env_core.errors import BundleError, EpisodeRefused, Problem
+from agent_env_core.play.refusals import by_reason, few
 from agent_env_core.play.rewards import resolve_reward
 from agent_env_core.play.spec import EpisodeSpec
 from agent_env_core.play.toolsets import toolset_key, toolset_names
@@ -213,13 +214,21 @@ def _playable(bundles: Sequence[Bundle], tasks: Mapping[str, Sequence[Task]]) ->
             specs[task.id] = EpisodeSpec.from_task(task)
         except EpisodeRefused as exc:
             refused[task.id] = exc
-    for refusal in refused.values():
-        logger.warning("left out: %s", refusal)
+    known = {task.id: task.name for ones in tasks.values() for task in ones}
+    for reason, names in by_reason((known[task_id], _reason(refusal)) for task_id, refusal in refused.items()).items():
+        logger.warning("left out %d of %d tasks (%s): %s", len(names), len(known), few(names), reason)
     if not specs:
         where = ", ".join(str(bundle.root) for bundle in bundles)
         problems = [problem for refusal in refused.values() for problem in refusal.problems]
         raise BundleError(where, problems or [Problem("tasks", "there is no task to serve")])
     return specs
+
+
+def _reason(refusal: EpisodeRefused) -> str:
+    """Why a task is refused, without its name: tasks are refused for the same reasons."""
+    steps = [(problem.place.partition(":")[2], problem) for problem in refusal.problems]
+    told = [f"step {step!r}: {problem.message}" if step else f"it {problem.message}" for step, problem in steps]
+    return "; ".join(told)
 
 
 def _reward(reward: Reward, spec: EpisodeSpec, known: dict[tuple[str, ...], Combiner]) -> Combiner:

@@ -104,7 +104,8 @@ class Engine:
             host = self._host = open_host(host, max_running=(self._sessions + SPARE) * each)
             await host.start()
         for bundle in self._catalog.bundles:
-            runner = Runner(bundle, sandbox=host, on_progress=self._on_progress)
+            specs = [one.spec for one in self._catalog.served if one.task.bundle.root == bundle.root]
+            runner = Runner(bundle, sandbox=host, specs=specs, on_progress=self._on_progress)
             self._runners[bundle.root] = runner
             await runner.start()
 

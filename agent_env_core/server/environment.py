@@ -6,8 +6,9 @@ wrong is an observation, never an exception: a trainer reads it, and the session
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,11 @@ from agent_env_core.server.rollout import Deadlines, Rollout, tools_digest
 from agent_env_core.server.toolsets import described
 
 if TYPE_CHECKING:
+    from agent_env_core.play.turn import Tool as TurnTool
     from agent_env_core.play.turn import Turn
     from agent_env_core.server.service import Service
+
+logger = logging.getLogger(__name__)
 
 END_TURN = {
     "name": "end_turn",
@@ -203,8 +207,21 @@ class BundleEnvironment(Environment):  # type: ignore[misc]  # openenv ships no 
     def _list(self) -> Observation:
         rollout = self._rollout
         if self._over or rollout is None:
-            return ListToolsObservation(tools=[], done=True, metadata=self._error(EpisodeError("turn", ENDED)))
-        return ListToolsObservation(tools=[Tool(**tool) for tool in [*described(rollout.offered), END_TURN]])
+            known = self._known_tools() if self._place is None else []
+            return ListToolsObservation(tools=known, done=True, metadata=self._error(EpisodeError("turn", ENDED)))
+        return ListToolsObservation(tools=_listed(rollout.offered))
+
+    def _known_tools(self) -> list[Tool]:
+        """What every turn offers, for clients that ask before their first reset; none where tasks differ in it."""
+        catalog, seconds = self._service.catalog, Deadlines().reset
+        if len(catalog.toolsets) != 1:
+            return []
+        work = self._service.toolsets.read(catalog, next(iter(catalog.toolsets)), seconds)
+        try:
+            return _listed(self._service.engine.call(work, seconds=2 * seconds + GRACE_SECONDS, phase="deploy"))
+        except EpisodeError as exc:
+            logger.warning("the tools couldn't be read: %s", exc.reason)
+            return []
 
     def _call(self, rollout: Rollout, name: str, arguments: Mapping[str, Any]) -> Observation:
         seconds = rollout.deadlines.tool + GRACE_SECONDS
@@ -291,6 +308,10 @@ class BundleEnvironment(Environment):  # type: ignore[misc]  # openenv ships no 
     def _refuse_closed(self) -> None:
         if self._closed:
             raise RuntimeError("this session was closed by the server; open a new one")
+
+
+def _listed(tools: Sequence[TurnTool]) -> list[Tool]:
+    return [Tool(**tool) for tool in [*described(tools), END_TURN]]
 
 
 def _where(turn: Turn, rollout: Rollout) -> dict[str, Any]:

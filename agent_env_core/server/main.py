@@ -150,8 +150,10 @@ class Stop:
         self.ask(name)
 
     def _watch(self, fd: int, parent: int) -> None:
+        poll = select.poll()  # a trainer with many files open hands down a number that select() can't take
+        poll.register(fd, select.POLLIN)
         with contextlib.suppress(OSError):
-            while os.getppid() == parent and not select.select([fd], [], [], WATCH_SECONDS)[0]:
+            while os.getppid() == parent and not poll.poll(WATCH_SECONDS * 1000):
                 continue
         self.ask("the trainer is gone")
 

@@ -79,7 +79,9 @@ class _Watched:
             if asked["type"] != "reset":
                 return message
             data = asked.setdefault("data", {})
-            self._key = data.setdefault("session", self._key)
+            if not isinstance(data.get("session"), str):
+                data["session"] = self._key
+            self._key = data["session"]
         except (ValueError, TypeError, KeyError, AttributeError):
             return message  # OpenEnv says what is wrong with it
         return {**message, "text": json.dumps(asked)}

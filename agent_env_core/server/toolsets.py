@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_env_core.errors import EpisodeError
-from agent_env_core.server.catalog import Catalog, Place
+from agent_env_core.server.catalog import Catalog
 from agent_env_core.server.rollout import Deadlines, Rollout, tools_digest
 
 if TYPE_CHECKING:
@@ -32,15 +32,19 @@ class Toolsets:
         return list(await asyncio.gather(*(self._entry(catalog, name, seconds) for name in catalog.toolsets)))
 
     async def _entry(self, catalog: Catalog, name: str, seconds: float) -> dict[str, Any]:
-        place = catalog.find(task_id=catalog.toolsets[name].task.id)
         try:
-            tools = await self._read(name, place, seconds)
+            tools = await self.read(catalog, name, seconds)
         except EpisodeError as exc:
             return {"name": name, "error": f"{exc.phase}: {exc.reason}", "retryable": exc.retryable}
         return {"name": name, "digest": tools_digest(tools), "tools": described(tools)}
 
-    async def _read(self, name: str, place: Place, seconds: float) -> tuple[Tool, ...]:
-        """The tools of one toolset, from the first turn of a task that has it."""
+    async def read(self, catalog: Catalog, name: str, seconds: float) -> tuple[Tool, ...]:
+        """The tools of one toolset, from the first turn of a task that has it.
+
+        Raises:
+            EpisodeError: Its env doesn't deploy.
+        """
+        place = catalog.find(task_id=catalog.toolsets[name].task.id)
         async with self._reading[name]:
             for left in reversed(range(TRIES)):
                 if name in self._known:

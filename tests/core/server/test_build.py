@@ -85,11 +85,17 @@ def test_several_scores_need_a_reward(changed_counter: Any, counter_bundle: Path
     assert catalog.find("train", 0).served.reward({"grade": 1.0, "style": 0.0}) == 0.5
 
 
-def test_tasks_that_cannot_be_played_are_left_out(changed_counter: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_tasks_that_cannot_be_played_are_left_out_and_told_once(
+    serve: Any, changed_counter: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     unprompted = [{"id": "env", "type": "deploy_env", "env_id": "counter"}]
-    catalog = read_catalog(changed_counter(tasks={"unprompted": unprompted}))
-    assert len(catalog.splits["all"]) == 10
-    assert "unprompted" in caplog.text
+    told: list[str] = []
+    bundle = changed_counter(tasks={"one": unprompted, "two": unprompted})
+    server = serve(bundle, on_progress=told.append)
+    assert len(server.service.catalog.splits["all"]) == 10
+    lines = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert lines == ["left out 2 of 12 tasks (one, two): it prompts no agent, so there is nothing to play"]
+    assert not any("left out" in line for line in told)
 
 
 def test_what_cannot_be_deployed_here_is_left_out_of_every_split(counter_bundle: Path) -> None:

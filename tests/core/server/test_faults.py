@@ -213,3 +213,33 @@ async def test_an_engine_that_is_not_running_says_why(counter_bundle: Path) -> N
     engine = service_for(counter_bundle, sandbox="process").engine
     with pytest.raises(EpisodeError, match="its app's lifespan was never started"):
         engine.call(asyncio.sleep(0), seconds=1, phase="deploy")
+
+
+def test_a_sandbox_that_never_starts(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """User pain 47: a create that hangs is bounded by the reset's deadline, as everything before the first turn is."""
+    server = serve()
+
+    async def hang(spec: object) -> None:
+        await asyncio.Event().wait()
+
+    with server.session() as session, monkeypatch.context() as patched:
+        patched.setattr(server.service.engine._host, "create", hang)
+        missed = session.reset(split="train", index=0, reset_timeout=0.3)
+        assert (missed.done, missed.reward) == (True, None)
+        assert missed.observation["metadata"]["error"] == "the episode wasn't ready within 0.3s"
+        assert missed.observation["metadata"]["phase"] == "deploy"
+    with server.session() as session:
+        assert works(session)
+
+
+@pytest.mark.parametrize("key", [["a", "list"], 7, None])
+def test_a_session_key_that_is_none_costs_no_session(serve: Any, wait_until: Any, key: object) -> None:
+    server = serve(max_concurrent_envs=1)
+    with connect(f"ws{server.url.removeprefix('http')}/ws", proxy=None) as socket:
+        socket.send(json.dumps({"type": "reset", "data": {"split": "train", "index": 0, "session": key}}))
+        assert json.loads(socket.recv())["data"]["done"] is False
+        assert len(server.service.sessions) == 1
+        socket.socket.shutdown(2)
+    assert wait_until(lambda: not server.service.sessions.all())
+    with server.session() as session:
+        assert works(session)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -51,8 +53,10 @@ class Child:
 
 
 @contextmanager
-def child(*arguments: str) -> Iterator[Child]:
-    lifeline_theirs, lifeline = os.pipe()
+def child(*arguments: str, lifeline_at: int = 0) -> Iterator[Child]:
+    low, lifeline = os.pipe()
+    lifeline_theirs = fcntl.fcntl(low, fcntl.F_DUPFD, lifeline_at)
+    os.close(low)
     told, told_theirs = os.pipe()
     command = [sys.executable, "-m", "agent_env_core.server", *arguments]
     command += ["--parent-fd", str(lifeline_theirs), "--ready-fd", str(told_theirs)]
@@ -104,6 +108,18 @@ def test_it_can_be_ended_in_mid_deploy(changed_counter: Any, end: Any) -> None:
                 pass
             end(server)
             assert server.process.wait(30) == 0
+
+
+def test_a_trainer_with_a_thousand_files_open_is_missed_too(counter_bundle: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    try:
+        with child(str(counter_bundle), "--sandbox", "process", lifeline_at=1500) as server:
+            server.until("ready")
+            server.drop_lifeline()
+            assert server.process.wait(30) == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_it_can_be_ended_before_it_is_ready(counter_bundle: Path) -> None:

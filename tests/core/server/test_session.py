@@ -152,3 +152,18 @@ def test_a_reset_abandons_what_runs(session: Any) -> None:
     session.reset(split="train", index=0)
     assert call(session, "peek").observation["result"]["data"] == '{"value": 0}'
     assert session.state()["step_count"] == 1
+
+
+def test_tools_are_told_before_the_first_reset_where_all_tasks_offer_the_same(serve: Any, changed_counter: Any) -> None:
+    """Some of OpenEnv's clients ask for the tools first, and look at nothing else of the answer."""
+    bundle = changed_counter()
+    for task in ("role", "tool-access"):
+        (bundle / "tasks" / f"{task}.json").unlink()
+    (bundle / "evals" / "eval.toml").write_text('tasks = ["two-turns"]\n', encoding="utf-8")
+    with serve(bundle).session() as session:
+        early = session.step({"type": "list_tools"})
+        assert early.done
+        assert "call reset" in early.observation["metadata"]["error"]
+        session.reset(split="train", index=0)
+        assert early.observation["tools"] == session.step({"type": "list_tools"}).observation["tools"]
+        assert "end_turn" in {tool["name"] for tool in early.observation["tools"]}
