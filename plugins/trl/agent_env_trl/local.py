@@ -56,14 +56,15 @@ class LocalServer:
         max_concurrent_envs: int = DEFAULT_SESSIONS,
         scores_only: bool = False,
     ) -> None:
-        command = [sys.executable, "-m", "agent_env_core.server", *_bundle_arguments(bundle)]
+        # -P: a file of the trainer's folder that is named like a package of the server's must not stand in for it
+        command = [sys.executable, "-P", "-m", "agent_env_core.server", *_bundle_arguments(bundle)]
         command += ["--max-concurrent-envs", str(session_limit(max_concurrent_envs))]
         command += ["--sandbox", sandbox] if sandbox else []
         command += ["--scores-only"] if scores_only else []
         self.token = secrets.token_urlsafe(32)
         self.url = ""
         self._pid = os.getpid()
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()  # a signal's handler may close it while its thread is closing it
         self._lifeline, self._process, ready = _spawn(command, self.token)
         atexit.register(self.close)
         self._finalize = Finalize(None, self.close, exitpriority=100)  # a process of multiprocessing skips atexit

@@ -136,6 +136,36 @@ def test_resets_deploy_side_by_side_and_hold_nobody_up(env: AgentEnv) -> None:
     assert [environment.get_reward() for environment in environments] == [1.0] * 6
 
 
+def test_a_row_may_have_other_columns_and_another_prompt(env: AgentEnv, environment: Any) -> None:
+    changed = env.dataset.map(
+        lambda row: {"prompt": [{"role": "user", "content": "Three!"}], "level": 2, "notes": None}
+    )
+    environment.reset(**changed[0])
+    assert environment.add(amount=3) == '{"value": 3}'
+    assert environment.get_reward() == 1.0
+    environment.reset(**changed.remove_columns(["prompt", "task_id"])[0])
+    environment.add(amount=3)
+    assert environment.get_reward() == 1.0
+    assert environment.get_reward() == 1.0
+
+
+def test_training_and_evaluation_share_environments(env: AgentEnv, environment: Any) -> None:
+    """TRL plays both splits on one pool."""
+    for row, turns in ((env.dataset[0], 1), (two_turns(env), 2), (env.dataset[0], 1)):
+        environment.reset(**row)
+        answers = [environment.end_turn() for _ in range(turns)]
+        assert answers[-1] == "The episode has ended."
+        assert environment.get_reward() is not None
+
+
+def test_no_file_of_the_trainers_folder_stands_in_for_a_package_of_the_server(
+    local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "uvicorn.py").write_text("raise SystemExit('not the server that was meant')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert local().info.name == "counter-v1"
+
+
 def test_a_row_that_says_nothing_to_play(env: AgentEnv, environment: Any) -> None:
     with pytest.raises(TypeError, match="by its columns split, index and task_id, and this one has: prompt"):
         environment.reset(prompt=[])
