@@ -149,6 +149,7 @@ class Child:
 
     def close(self) -> None:
         """Lets go of pipes and descriptors. The process must have ended, or is not waited for any longer."""
+        self._popen.poll()  # one whose end the loop had no time to notice is collected here
         for transport in self._transports:
             if not isinstance(transport, asyncio.WriteTransport):
                 transport.close()
