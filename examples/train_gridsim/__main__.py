@@ -68,12 +68,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--sandbox", choices=("auto", "docker", "process"), default="auto", help="default: Docker where it answers")
-    add("--sft-steps", type=int, default=defaults.sft_steps, help="default: %(default)s")
-    add("--grpo-steps", type=int, default=defaults.grpo_steps, help="default: %(default)s")
-    add("--eval-days", type=int, default=defaults.eval_days, help="of the 200 eval days (default: %(default)s)")
+    add("--sft-steps", type=_positive, default=defaults.sft_steps, help="default: %(default)s")
+    add("--grpo-steps", type=_positive, default=defaults.grpo_steps, help="default: %(default)s")
+    add("--eval-days", type=_positive, default=defaults.eval_days, help="of the 200 eval days (default: %(default)s)")
     add("--out", type=Path, default=defaults.out, help="default: %(default)s")
     add("--seed", type=int, default=defaults.seed, help="default: %(default)s")
     return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
 
 
 def _sandbox(asked: str, console: Console) -> str:

@@ -30,7 +30,7 @@ class Demo:
     def __init__(self, settings: Settings, console: Console) -> None:
         self._settings, self._console = settings, console
         self._lines: dict[str, Any] = {}
-        self.results = report.Results(sandbox=settings.sandbox, days=settings.eval_days)
+        self.results = report.Results(sandbox=settings.sandbox, days=0)
 
     def run(self) -> report.Results:
         """Runs all stages and leaves the trained model in the output folder."""
@@ -70,6 +70,7 @@ class Demo:
         self._tokenizer = model.gridsim_tokenizer(factory, gridsim.max_step(), idle_day)
         self._model = model.build_model(self._tokenizer, seed=self._settings.seed)
         self._own_eval_rows = evaluate.sample(env.dataset_for("eval"), self._settings.eval_days)
+        self.results.days = len(self._own_eval_rows)
         self._eval_rows = grpo.in_price_code(self._own_eval_rows)
         self._watch = episodes.Watch(factory)
         self._trainer = grpo.make_trainer(

@@ -1,43 +1,56 @@
-"""Progress bars for what takes long, and a trainer's callback that moves one."""
+"""Progress of what takes long: a bar on a terminal, lines elsewhere; and a trainer's callback that moves it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import TrainerCallback
 
+LINES = 10
+"""Where there is no terminal, a stage prints about as many lines."""
 
-class Bar:
-    """One bar: ``step`` moves it, with a word about how it goes."""
 
-    def __init__(self, progress: Progress, title: str, total: int) -> None:
-        self._progress, self._title, self._total, self._done = progress, title, total, 0
-        self._task = progress.add_task(title, total=total, note="")
+class Bar(Protocol):
+    """Something that shows how far a stage has come."""
 
     def step(self, note: str = "") -> None:
-        """Moves the bar on by one; where there is no terminal, a line tells of each tenth."""
-        self._done += 1
+        """Moves it on by one, with a word about how it goes."""
+
+
+class _Drawn:
+    def __init__(self, progress: Progress, title: str, total: int) -> None:
+        self._progress, self._task = progress, progress.add_task(title, total=total, note="")
+
+    def step(self, note: str = "") -> None:
         self._progress.update(self._task, advance=1, note=note)
-        tenths = 10 * self._done // self._total
-        if not self._progress.console.is_terminal and tenths > 10 * (self._done - 1) // self._total and tenths < 10:
-            self._progress.console.print(f"{self._title}: {self._done} of {self._total} {note}".rstrip())
+
+
+class _Printed:
+    def __init__(self, console: Console, title: str, total: int) -> None:
+        self._console, self._title, self._total, self._done = console, title, total, 0
+
+    def step(self, note: str = "") -> None:
+        before, self._done = self._done, self._done + 1
+        if before * LINES // self._total != self._done * LINES // self._total:
+            self._console.print(f"{self._title}: {self._done} of {self._total} {note}".rstrip())
 
 
 @contextmanager
 def bar(console: Console, title: str, total: int) -> Iterator[Bar]:
-    """A bar on the terminal; where the output goes elsewhere, lines on the way and the full bar at the end."""
+    """Shows the progress of a stage of ``total`` steps for as long as it is open."""
     if not console.is_terminal:
-        console.print(f"{title}: {total} to go")
+        yield _Printed(console, title, total)
+        return
     columns = (
-        TextColumn("{task.description:<34}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.description:<28}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
         TimeRemainingColumn(elapsed_when_finished=False), TextColumn("{task.fields[note]}"),
     )  # fmt: skip
     with Progress(*columns, console=console) as progress:
-        yield Bar(progress, title, total)
+        yield _Drawn(progress, title, total)
 
 
 class Steps(TrainerCallback):

@@ -33,8 +33,8 @@ class Settings:
     sandbox: str
     out: Path
     sft_steps: int = 200
-    grpo_steps: int = 20
-    eval_days: int = 64
+    grpo_steps: int = 15
+    eval_days: int = 48
     seed: int = 0
     sft_batch: int = 32
     rollouts: int = 32
