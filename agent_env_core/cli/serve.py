@@ -35,12 +35,16 @@ def serve(
     from agent_env_core.server.main import Settings
     from agent_env_core.server.main import serve as run
 
+    try:
+        sessions = session_limit() if max_concurrent_envs is None else max_concurrent_envs
+    except ValueError as exc:
+        raise click.UsageError(str(exc)) from exc
     settings = Settings(
         bundle=bundle,
         sandbox=sandbox,
         host=host,
         port=port,
-        max_concurrent_envs=session_limit() if max_concurrent_envs is None else max_concurrent_envs,
+        max_concurrent_envs=sessions,
         reward=reward,
     )
     ctx.exit(run(settings))

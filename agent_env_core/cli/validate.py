@@ -31,6 +31,6 @@ def validate(bundle: Path, as_json: bool) -> None:
         click.echo(json.dumps({"bundle": str(bundle), "problems": [], "splits": counts}, indent=2))
     else:
         sizes = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        click.echo(
-            f"{loaded.name}: {len(loaded.envs)} envs, {len(loaded.tasks):,} tasks (splits: {sizes}), no problems"
-        )
+        envs = "1 env" if len(loaded.envs) == 1 else f"{len(loaded.envs)} envs"
+        tasks = "1 task" if len(loaded.tasks) == 1 else f"{len(loaded.tasks):,} tasks"
+        click.echo(f"{loaded.name}: {envs}, {tasks} (splits: {sizes}), no problems")

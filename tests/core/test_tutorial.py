@@ -14,7 +14,7 @@ from agent_env_core.cli.main import main
 def test_the_bundle_is_sound(tutorial_bundle: Path) -> None:
     result = CliRunner().invoke(main, ["validate", str(tutorial_bundle)])
     assert result.exit_code == 0, result.output
-    assert "1 envs, 2 tasks (splits: all 2, train 2)" in result.stdout
+    assert "1 env, 2 tasks (splits: all 2, train 2)" in result.stdout
 
 
 @pytest.mark.slow

@@ -54,6 +54,14 @@ def test_the_environment_sets_the_limit(monkeypatch: pytest.MonkeyPatch) -> None
     assert run(monkeypatch, "x")[1][0].max_concurrent_envs == 5
 
 
+def test_a_limit_that_is_no_number_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAX_CONCURRENT_ENVS", "many")
+    result, served = run(monkeypatch, "x")
+    assert (result.exit_code, served) == (2, [])
+    assert "MAX_CONCURRENT_ENVS=many must be a whole number" in result.output
+    assert "Traceback" not in result.output
+
+
 def test_the_servers_status_is_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, "x", status=1)[0].exit_code == 1
 
