@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -277,7 +278,9 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as exc:
-        raise AgentEnvError(f"can't listen on {host}:{port}: {exc}; choose another port, or 0 for a free one") from exc
+        of_the_host = isinstance(exc, socket.gaierror) or exc.errno == errno.EADDRNOTAVAIL
+        fix = "name an address of this machine" if of_the_host else "choose another port, or 0 for a free one"
+        raise AgentEnvError(f"can't listen on {host}:{port}: {exc}; {fix}") from exc
     with listener:
         yield listener
 

@@ -139,6 +139,13 @@ def test_why_it_cannot_start_is_told(tmp_path: Path, counter_bundle: Path) -> No
         assert "no sandbox provider 'submarine'" in server.until("failed")["text"]
 
 
+def test_a_host_that_is_not_here_is_told_with_the_fix(counter_bundle: Path) -> None:
+    with child(str(counter_bundle), "--sandbox", "process", "--host", "192.0.2.1") as server:
+        failed = server.until("failed")
+    assert "can't listen on 192.0.2.1:" in failed["text"]
+    assert "name an address of this machine" in failed["text"]
+
+
 def test_a_port_in_use_is_told_with_the_fix(counter_bundle: Path) -> None:
     with child(str(counter_bundle), "--sandbox", "process") as first:
         port = first.until("ready")["url"].rpartition(":")[2]
