@@ -31,7 +31,7 @@ class Address:
         """Reads a URL that a user wrote. Without ``token``, the environment is asked for one.
 
         Raises:
-            ValueError: It is no URL of a server.
+            ValueError: It is no URL of a server, or the token can't be sent.
         """
         parts = urlsplit(url.strip())
         scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
@@ -40,7 +40,10 @@ class Address:
         if parts.username or parts.password:
             raise ValueError(f"an address holds no password: pass {parts.hostname}'s token as token=")
         clean = f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-        return cls(clean, token or os.environ.get(_variable_of(clean)) or os.environ.get(TOKEN_VARIABLE) or None)
+        token = token or os.environ.get(_variable_of(clean)) or os.environ.get(TOKEN_VARIABLE) or None
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise ValueError("a token has printable ASCII characters only, since a header carries it")
+        return cls(clean, token)
 
     @property
     def socket_url(self) -> str:

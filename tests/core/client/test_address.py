@@ -36,6 +36,13 @@ def test_what_is_no_address(written: str) -> None:
         Address.of(written)
 
 
+@pytest.mark.parametrize("token", ["sésame", "two\nlines"])
+def test_a_token_that_no_header_carries_is_refused_without_showing_it(token: str) -> None:
+    with pytest.raises(ValueError, match="printable ASCII") as refusal:
+        Address.of("http://host:8000", token)
+    assert token not in str(refusal.value)
+
+
 def test_a_password_in_the_address_is_refused_without_showing_it() -> None:
     with pytest.raises(ValueError, match="pass host's token as token=") as refusal:
         Address.of("http://user:hunter2@host:8000")
