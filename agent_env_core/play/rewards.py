@@ -16,6 +16,8 @@ from agent_env_core.errors import EpisodeError, describe
 from agent_env_core.hookspecs import hookimpl
 from agent_env_core.plugins import plugins
 
+_KINDS = 'give the id of a scoring step, a combiner such as "mean", or a function of the scores'
+
 
 def resolve_reward(reward: str | Combiner | None, score_ids: Sequence[str]) -> Combiner:
     """The function from scores to reward that ``reward=`` asks for.
@@ -44,6 +46,8 @@ def resolve_reward(reward: str | Combiner | None, score_ids: Sequence[str]) -> C
         return _Checked(_Only(score_ids[0]), f"reward={score_ids[0]!r}") if score_ids else _no_reward
     if reward in score_ids:
         return _Checked(_Only(reward), f"reward={reward!r}")
+    if not isinstance(reward, str):
+        raise ValueError(f"reward={reward!r} can't be used: {_KINDS}")
     name = reward.partition(":")[0]
     if name not in {entry.name for entry in plugins().entries}:
         raise ValueError(

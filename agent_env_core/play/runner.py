@@ -111,8 +111,8 @@ class Runner:
         await self._open()
         self._check_capabilities()
         await self._prepare()
-        self._tell_left_out()
         self._refuse_none()
+        self._tell_left_out()
 
     def _read_tasks(self) -> None:
         for task in self.bundle.tasks:

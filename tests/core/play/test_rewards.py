@@ -54,6 +54,7 @@ def test_no_scores_have_no_mean(name: str):
     [
         (None, r"several scores \(grade, style\).*reward=\"<step id>\""),
         ("grades", r"'grades' is neither a step .*\(grade, style\) nor a combiner \(.*mean.*weighted"),
+        (3, r"reward=3 can't be used: give the id of a scoring step, a combiner"),
         ("mean:2", r"'mean' takes nothing after a colon"),
         ("weighted", r"can't be read at ''"),
         ("weighted:grade", r"can't be read at 'grade'"),
@@ -63,7 +64,7 @@ def test_no_scores_have_no_mean(name: str):
         ("weighted:look=1", r"no task records: look; recorded are: grade, style"),
     ],
 )
-def test_what_cant_work_is_refused_before_anything_is_served(reward: str | None, said: str):
+def test_what_cant_work_is_refused_before_anything_is_served(reward: Any, said: str):
     with pytest.raises(ValueError, match=said):
         resolve_reward(reward, ["grade", "style"])
 
