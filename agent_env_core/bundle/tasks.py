@@ -136,7 +136,7 @@ class _TaskFile:
             told = "has no id" if step_id is None else f"id must be a non-empty text, not {quote(step_id)}"
             self._add(at, told, "scores and dependencies name a step by its id")
         elif (first := self.position.setdefault(step_id, at)) != at:
-            message = f"the id {quote(step_id)} is used twice, by steps {first + 1} and {at + 1}"
+            message = f"the id {quote(step_id)} is used twice, by [{first}] and [{at}]"
             self._add(at, message, "rename one of them")
 
     def _dependencies(self, at: int, step: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ def test_steps_that_will_do(folder, steps):
         ([{"id": "a"}], ":a", "has no type"),
         ([{"id": "a", "type": 3}], ":a", "type must be a text, not 3"),
         ([{"id": "a", "type": "warp"}], ":a", "unknown step type 'warp'"),
-        ([WAIT, WAIT], ":a", "the id 'a' is used twice, by steps 1 and 2"),
+        ([WAIT, WAIT], ":a", "the id 'a' is used twice, by [0] and [1]"),
         ([WAIT, later(depends_on="a")], ":b", "depends_on must be a list of step ids, not 'a'"),
         ([WAIT, later(depends_on={"task_step_id": "a"})], ":b", "depends_on must be a list"),
         ([WAIT, later(depends_on=[3])], ":b", "depends_on holds 3"),
