@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
-OTHERWISE = "or leave Docker out with `--sandbox process`"
+OTHERWISE = 'or leave Docker out: `sandbox="process"`, or `--sandbox process`'
 
 
 @dataclass(frozen=True)
