@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -53,6 +54,7 @@ def main(
     record: bool,
 ) -> None:
     """Measures agent-env beside its floor: the same sandboxes, started and called by hand, in the same run."""
+    signal.signal(signal.SIGTERM, _stop)
     amounts = Amounts(
         sessions=sessions or ((1, 4) if quick else (1, 8, 32)),
         rounds=(lambda n: 2) if quick else (lambda n: max(2, 24 // n)),
@@ -101,8 +103,13 @@ def _measure(
         report.measured.append(
             measure.everything(prepared, amounts, lambda line: say(f"{bundle.name} on {provider}: {line}"))
         )
-    except (AgentEnvError, Unscored) as exc:
+    except (AgentEnvError, Unscored, TimeoutError) as exc:
         raise click.ClickException(f"{bundle.name} on {provider}: {exc}") from exc
+
+
+def _stop(number: int, _: object) -> None:
+    """Ends as an error does, so that what was started by hand is ended too."""
+    raise SystemExit(128 + number)
 
 
 def _teller() -> measure.Say:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -60,6 +61,19 @@ def test_a_quick_run_measures_everything_and_leaves_nothing(tmp_path, no_process
     assert _history() == history
     assert list((tmp_path / "tmp").iterdir()) == []
     assert [path.name for path in (tmp_path / "state").rglob("*") if path.is_file()] == ["lock"]
+
+
+@pytest.mark.slow
+def test_a_stopped_run_leaves_nothing(tmp_path, no_processes_left):
+    command = [sys.executable, "-m", "bench", "--quick", "--provider", "process", "--bundle", "counter"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        said = []
+        for line in running.stderr:
+            said.append(line)
+            if "rounds of 4 sessions" in line:
+                running.terminate()
+        assert running.wait() == 128 + signal.SIGTERM, "".join(said)
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def _history() -> str:
