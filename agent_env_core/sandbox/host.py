@@ -179,7 +179,8 @@ class SandboxHost:
                 strays = await reap(self._provider, self.labels, why=lambda _: "its host is closing")
                 left = (left - set(strays.killed)) | set(strays.failed)
         except Exception as exc:  # then what is known stands
-            log.warning("%s: can't look for what is left: %s", self._provider.name, describe(exc))
+            if left or not isinstance(exc, ConfigError):  # that it can't be used at all was told when it was asked for
+                log.warning("%s: can't look for what is left: %s", self._provider.name, describe(exc))
             sure = False
         return sorted(left), sure
 

@@ -243,10 +243,13 @@ class TestStart:
         assert "ended leftover sandbox fake-1" in caplog.text
         await host.aclose()
 
-    async def test_a_provider_that_cant_be_used_says_so(self, fake):
-        fake.fault("list", error=ConfigError("no engine here; start it"))
+    async def test_a_provider_that_cant_be_used_says_so_once(self, fake, caplog):
+        fake.fault("list", error=ConfigError("no engine here; start it"), times=2)
+        host = SandboxHost(fake)
         with pytest.raises(ConfigError, match="no engine"):
-            await SandboxHost(fake).start()
+            await host.start()
+        assert await host.aclose() == []
+        assert "no engine" not in caplog.text
 
     async def test_a_provider_that_doesnt_answer_now_is_used_later(self, fake, caplog):
         fake.fault("list", error=Unavailable("timeout"))
