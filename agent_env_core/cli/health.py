@@ -224,5 +224,13 @@ def _trouble(versions: Versions) -> Iterator[tuple[str, tuple[str, str]]]:
 def settings(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Our environment variables that are set; a secret's value is never shown."""
     for name in sorted(environ):
-        if name.startswith("AGENT_ENV_") or name == "MAX_CONCURRENT_ENVS":
+        if name == ALLOW_VARIABLE and (strangers := _not_installed(environ[name])):
+            fix = f"no plugin or distribution here has the name {strangers}; `agent-env plugins` lists them"
+            yield Finding("settings", name, repr(environ[name]), "note", fix)
+        elif name.startswith("AGENT_ENV_") or name == "MAX_CONCURRENT_ENVS":
             yield Finding("settings", name, "(set, not shown)" if SECRET.search(name) else repr(environ[name]))
+
+
+def _not_installed(allowed: str) -> str:
+    here = {name for entry in plugins().entries for name in (entry.name, entry.distribution)}
+    return ", ".join(name for part in allowed.split(",") if (name := part.strip()) and name not in here)

@@ -194,6 +194,20 @@ def test_settings_never_show_a_secret() -> None:
 
 
 @pytest.mark.parametrize(
+    ("setting", "level", "told"),
+    [
+        ("process, dcoker", "note", "has the name dcoker;"),
+        ("process,agentenv-framework-docker", "ok", ""),
+        ("", "ok", ""),
+    ],
+)
+def test_a_plugin_that_is_allowed_and_not_here_is_noted(setting: str, level: str, told: str) -> None:
+    (found,) = health.settings({"AGENT_ENV_PLUGINS": setting})
+    assert (found.value, found.level) == (repr(setting), level)
+    assert told in found.fix
+
+
+@pytest.mark.parametrize(
     ("level", "code", "last"), [("problem", 1, "1 problem to solve"), ("note", 0, "nothing stands in the way")]
 )
 def test_only_a_problem_fails_the_doctor(monkeypatch: pytest.MonkeyPatch, level: Any, code: int, last: str) -> None:
