@@ -33,9 +33,7 @@ CORE = "agentenv-framework"
 ALLOW_VARIABLE = "AGENT_ENV_PLUGINS"
 
 #: Names of ours that may not be installed yet, and the extra that brings each.
-OUR_EXTRAS: Mapping[str, str] = {
-    "docker": "docker", "process": "process", "modal": "modal", "e2b": "e2b", "grpo": "trl", "async_grpo": "trl-async",
-}  # fmt: skip
+OUR_EXTRAS: Mapping[str, str] = {"docker": "docker", "process": "process", "grpo": "trl"}
 
 Status = Literal["unloaded", "loaded", "failed", "conflict", "blocked"]
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from agent_env_core.server.catalog import Path, Reward
     from agent_env_core.server.service import Service
 
-logger = logging.getLogger(__name__)
+progress = logging.getLogger("uvicorn.error").info
+"""Where an app tells what takes long: the log that a server started with ``uvicorn.run(app)`` shows."""
 
 
 def build_app(
@@ -69,7 +70,7 @@ def service_for(
         reward: As there.
         sandbox: As there, or a host that the caller starts and closes.
         max_concurrent_envs: As there.
-        on_progress: Told in words what takes long.
+        on_progress: Told in words what takes long; by default uvicorn's log is.
     """
     from agent_env_core.server.catalog import read_catalog
     from agent_env_core.server.engine import Engine
@@ -80,7 +81,7 @@ def service_for(
     if sandbox is None or isinstance(sandbox, str):
         plugins().sandbox_provider(sandbox or "docker")  # an unknown name is refused here, with the names there are
     catalog = read_catalog(bundle, reward)
-    engine = Engine(catalog, sandbox=sandbox, sessions=limit, on_progress=on_progress or logger.info)
+    engine = Engine(catalog, sandbox=sandbox, sessions=limit, on_progress=on_progress or progress)
     return Service(catalog, engine, limit)
 
 

@@ -83,3 +83,12 @@ def test_every_package_says_that_it_is_typed(source: Any) -> None:
     for package in source.packages:
         if package != "agent_env":  # a namespace of several distributions: it can hold no file of its own
             assert (source.folder / package / "py.typed").exists()
+
+
+def test_every_hint_names_an_extra_that_there_is(sources: dict[str, Any]) -> None:
+    from agent_env_core.plugins import OUR_EXTRAS
+
+    extras = sources[CORE].project["optional-dependencies"]
+    assert set(OUR_EXTRAS.values()) <= set(extras)
+    points = [source.project.get("entry-points", {}).get("agent_env", {}) for source in sources.values()]
+    assert set(OUR_EXTRAS) <= {name for names in points for name in names}

@@ -173,3 +173,10 @@ def test_arguments_that_say_nothing_to_serve(arguments: list[str]) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "give either a bundle's folder" in ended.stderr
+
+
+def test_a_script_that_serves_shows_what_takes_long(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "uvicorn.error")  # the log that `uvicorn.run(app)` prints
+    serve()
+    told = [record.message for record in caplog.records if record.name == "uvicorn.error"]
+    assert any(line.startswith("preparing the image of env 'counter' with process") for line in told)
