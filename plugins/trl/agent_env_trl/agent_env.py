@@ -173,6 +173,8 @@ class AgentEnv:
         classes = [cls for factory in factories for cls in factory]
         close_all([environment._session for cls in classes for environment in list(cls._instances)])
         if self._local is not None:
+            for cls in classes:
+                cls._server_closed = True
             self._local.close()
 
     def __enter__(self) -> AgentEnv:

@@ -58,6 +58,7 @@ class Environment:
 
     _spec: ClassVar[Spec]
     _instances: ClassVar[WeakSet[Environment]]
+    _server_closed: ClassVar[bool] = False
 
     def __init__(self) -> None:
         spec = self._spec
@@ -78,7 +79,10 @@ class Environment:
         Raises:
             CapacityError: The server is at its session limit; the message says which limit to raise.
             TypeError: The row says not what to play.
+            AgentEnvError: ``AgentEnv.close`` has stopped the server.
         """
+        if self._server_closed:
+            raise AgentEnvError("the AgentEnv of this environment was closed, and its server with it: make a new one")
         if row.get("split") is None or row.get("index") is None:
             raise TypeError(
                 f"a row says what to play by its columns split, index and task_id, and this one has: {', '.join(row)};"

@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
+from agent_env_core.errors import AgentEnvError
+
 TRAINER = """
 import json, os, sys, time
 from agent_env.training.trl import AgentEnv
@@ -174,6 +176,8 @@ def test_closing_is_idempotent_and_ends_what_the_environments_hold(local: Any) -
     env.close()
     assert not [process for process in below if process.is_running() and process.status() != "zombie"]
     assert environment.get_reward() is None
+    with pytest.raises(AgentEnvError, match="was closed, and its server with it"):
+        environment.reset(**env.dataset[0])
 
 
 def test_two_servers_side_by_side(local: Any) -> None:
