@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -149,7 +150,8 @@ class Child:
 
     def close(self) -> None:
         """Lets go of pipes and descriptors. The process must have ended, or is not waited for any longer."""
-        self._popen.poll()  # one whose end the loop had no time to notice is collected here
+        if self._popen.poll() is None:  # killed and slow to die: it is collected whenever it does, loop or no loop
+            threading.Thread(target=self._popen.wait, name=f"collect {self._popen.pid}", daemon=True).start()
         for transport in self._transports:
             if not isinstance(transport, asyncio.WriteTransport):
                 transport.close()
