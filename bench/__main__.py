@@ -38,6 +38,7 @@ def _sessions(_: click.Context, __: click.Parameter, text: str | None) -> tuple[
     "--provider", type=click.Choice(PROVIDERS), multiple=True, help="Repeatable; all that work here otherwise."
 )
 @click.option("--sessions", callback=_sessions, metavar="N,N", help="Sessions side by side; 1,8,32 otherwise.")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds of each side; 24 with one session, fewer with more.")
 @click.option("--batch", type=click.IntRange(1), help="Rollouts in a trainer's batch; 32 otherwise.")
 @click.option("--calls", type=click.IntRange(1), help="Tool calls of each side; 400 otherwise.")
 @click.option("--quick", is_flag=True, help="About a minute: little of everything, and only fit to see that it works.")
@@ -47,6 +48,7 @@ def main(
     bundle: str,
     provider: tuple[str, ...],
     sessions: tuple[int, ...] | None,
+    rounds: int | None,
     batch: int | None,
     calls: int | None,
     quick: bool,
@@ -57,7 +59,7 @@ def main(
     signal.signal(signal.SIGTERM, _stop)
     amounts = Amounts(
         sessions=sessions or ((1, 4) if quick else (1, 8, 32)),
-        rounds=(lambda n: 2) if quick else (lambda n: max(2, 24 // n)),
+        rounds=lambda n: rounds or (2 if quick else max(2, 24 // n)),
         calls=calls or (50 if quick else 400),
         batch=batch or (4 if quick else 32),
         batches=1 if quick else 2,
