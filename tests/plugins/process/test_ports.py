@@ -4,8 +4,9 @@ import socket
 import subprocess
 import sys
 
+import agent_env_process.ports as ports_module
 import pytest
-from agent_env_process.ports import HeldPorts
+from agent_env_process.ports import SYSTEM_RANGE, HeldPorts
 
 SERVER = """
 import http.server, sys
@@ -42,6 +43,46 @@ def test_nobody_else_is_given_a_held_port():
         server.close()
     for ports in held:
         ports.release()
+
+
+def test_a_held_port_is_none_that_others_pick_for_themselves():
+    # As Docker does when it publishes a port: it counts through the system's range, and binds with SO_REUSEADDR.
+    first, last = map(int, SYSTEM_RANGE.read_text().split())
+    held = HeldPorts([1, 2, 3])
+    assert not [number for number in held.numbers.values() if first <= number <= last]
+    held.release()
+
+
+@pytest.mark.parametrize(
+    ("system", "own"),
+    [
+        ("32768\t60999\n", range(10_000, 32_768)),
+        ("10000 50000", range(50_001, 65_536)),
+        ("1024 65535", range(0)),
+        ("", range(0)),
+    ],
+)
+def test_ports_come_from_outside_the_systems_range(tmp_path, monkeypatch, system, own):
+    (tmp_path / "range").write_text(system)
+    monkeypatch.setattr(ports_module, "SYSTEM_RANGE", tmp_path / "range")
+    assert ports_module._own_range.__wrapped__() == own
+
+
+def test_without_such_ports_the_system_is_asked(monkeypatch):
+    monkeypatch.setattr(ports_module, "_own_range", lambda: range(0))
+    held = [HeldPorts([1]) for _ in range(50)]
+    assert len({number for ports in held for number in ports.numbers.values()}) == 50
+    for one in held:
+        one.release()
+
+
+def test_a_port_in_use_is_passed_over(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        taken = busy.getsockname()[1]
+        monkeypatch.setattr(ports_module, "_own_range", lambda: range(taken, taken + 1))
+        held = HeldPorts([1])
+        assert held.numbers[1] != taken
+        held.release()
 
 
 def test_a_held_port_answers_nobody():
