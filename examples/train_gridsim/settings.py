@@ -32,9 +32,9 @@ class Settings:
 
     sandbox: str
     out: Path
-    sft_steps: int = 200
+    sft_steps: int = 150
     grpo_steps: int = 15
-    eval_days: int = 48
+    eval_days: int = 64
     seed: int = 0
     sft_batch: int = 32
     rollouts: int = 32
