@@ -112,7 +112,23 @@ def connect(*, timeout: int, connections: int) -> APIClient:
 
     where = engine()
     _knock(where.get("base_url") or DEFAULT_HOST, timeout)
-    return APIClient(version="auto", timeout=timeout, max_pool_size=connections, **where)
+    client = APIClient(version="auto", timeout=timeout, max_pool_size=connections, **where)
+    _share_pool(client)
+    return client
+
+
+def _share_pool(client: APIClient) -> None:
+    """Gives all requests of a client one connection pool.
+
+    The SDK's own transports (socket file, ssh) key their pools by the whole URL and keep only so many; with more calls
+    than that under way in threads it closes a pool that another thread is using ("Pool is closed").
+    """
+    from docker.transport.basehttpadapter import BaseHTTPAdapter
+
+    adapter: Any = client.get_adapter(client.base_url)
+    if isinstance(adapter, BaseHTTPAdapter):
+        keyed = adapter.get_connection
+        adapter.get_connection = lambda url, proxies=None: keyed(client.base_url, proxies)
 
 
 def _knock(host: str, timeout: int) -> None:
