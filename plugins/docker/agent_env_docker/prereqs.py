@@ -126,9 +126,10 @@ def _share_pool(client: APIClient) -> None:
     from docker.transport.basehttpadapter import BaseHTTPAdapter
 
     adapter: Any = client.get_adapter(client.base_url)
-    if isinstance(adapter, BaseHTTPAdapter):
-        keyed = adapter.get_connection
-        adapter.get_connection = lambda url, proxies=None: keyed(client.base_url, proxies)
+    if not isinstance(adapter, BaseHTTPAdapter):  # TCP: requests' own, which keys by host
+        return
+    keyed = adapter.get_connection
+    setattr(adapter, "get_connection", lambda url, proxies=None: keyed(client.base_url, proxies))  # noqa: B010 -- it stands in for a method
 
 
 def _knock(host: str, timeout: int) -> None:
