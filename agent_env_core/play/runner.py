@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from agent_env_core.envs.deployment import Deployer, sandbox_spec
+from agent_env_core.envs.deployer import Deployer
+from agent_env_core.envs.deployment import sandbox_spec
 from agent_env_core.envs.images import PreparedImage
 from agent_env_core.errors import BundleError, ConfigError, EpisodeError, EpisodeRefused, Problem, Unsupported, describe
 from agent_env_core.play.refusals import by_reason, few

@@ -14,7 +14,8 @@ import pytest
 from agent_env_core.bundle import Env, EnvImage
 from agent_env_core.envs import deployment as module
 from agent_env_core.envs.card import Method
-from agent_env_core.envs.deployment import Deployer, Deployment, DeployOptions, deploy, sandbox_spec
+from agent_env_core.envs.deployer import Deployer
+from agent_env_core.envs.deployment import Deployment, DeployOptions, deploy, sandbox_spec
 from agent_env_core.envs.http import HttpClients
 from agent_env_core.envs.images import PreparedImage, prepare_image
 from agent_env_core.errors import Busy, EpisodeError, Gone, ImageError, Unsupported
