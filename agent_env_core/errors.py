@@ -148,6 +148,22 @@ class Gone(SandboxError):
     retryable = True
 
 
+class ModelError(AgentEnvError):
+    """A model behind an API that gave no answer: it can't be reached, refuses, or answers what can't be read.
+
+    Attributes:
+        retryable: Whether the same request may well succeed later.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        self.retryable = retryable
+        super().__init__(message)
+
+
+class ContextTooLong(ModelError):
+    """A conversation that is longer than the model can read. Never retried: it would be just as long."""
+
+
 def describe(exc: BaseException) -> str:
     """One line for an exception of any kind: its text, or its type where it has none."""
     text = " ".join(str(exc).split())
@@ -159,11 +175,11 @@ def describe(exc: BaseException) -> str:
 def episode_error(exc: BaseException, phase: Phase) -> EpisodeError:
     """Attributes whatever a boundary caught to ``phase``; an :class:`EpisodeError` passes through unchanged.
 
-    This is the one place where the six sandbox errors are mapped.
+    This is the one place where the six sandbox errors and those of models are mapped.
     """
     if isinstance(exc, EpisodeError):
         return exc
-    if isinstance(exc, SandboxError):
+    if isinstance(exc, SandboxError | ModelError):
         return EpisodeError(phase, describe(exc), retryable=exc.retryable)
     if isinstance(exc, TimeoutError):
         return EpisodeError(phase, describe(exc), retryable=True)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from agent_env_core.errors import EpisodeError
+from agent_env_core.models import ModelSettings
 
 if TYPE_CHECKING:
     from agent_env_core.bundle import Bundle, Env
@@ -91,6 +92,7 @@ class RunContext:
         responses: The prompts so far, in the order of their replies.
         verifications: By ``verifier_id``.
         metadata: Notes of steps, for the record: each key holds a list.
+        models: The models that judge and stand in for users.
     """
 
     episode_id: str
@@ -104,6 +106,7 @@ class RunContext:
     responses: list[PromptResponse] = field(default_factory=list)
     verifications: dict[str, Verification] = field(default_factory=dict)
     metadata: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    models: ModelSettings = field(default_factory=ModelSettings.from_env)
 
     def env(self, env_id: str) -> Deployment:
         """The deployment of an env.
