@@ -89,7 +89,8 @@ def read_script(task: Task, bundle: Bundle) -> Script:
                          f" steps but of {', '.join(sorted(known))}")  # fmt: skip
     [deployed], [agent] = by_type["deploy_env"], by_type["deploy_agent"]
     env = task.bundle.envs[deployed["env_id"]]
-    if env.image.context is None:
+    image = env.image
+    if image is None or image.context is None:
         raise ValueError(f"the env {env.name!r} has no Dockerfile")
     directives = [each for step in by_type.get("apply_server_config", ()) for each in step["directives"]]
     access = [
@@ -97,8 +98,8 @@ def read_script(task: Task, bundle: Bundle) -> Script:
         for step in by_type.get("modify_env_tool_access", ())
     ]
     return Script(
-        context=env.image.context,
-        dockerfile=env.image.dockerfile,
+        context=image.context,
+        dockerfile=image.dockerfile,
         server=env.environment_name,
         private_database=env.env_provider_type == "server",
         directives=tuple((directive["uri"], directive.get("args", {})) for directive in directives),

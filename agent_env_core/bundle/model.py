@@ -38,16 +38,18 @@ class EnvImage:
 
 @dataclass(frozen=True)
 class Env:
-    """An environment: a server that runs in a container and offers tools.
+    """An environment: a server that runs in a container and offers tools, or several of them under one id.
 
     Attributes:
         id: Its id in the store of envs.
         name: Its folder's name.
-        type: Always ``mcp_server`` so far.
-        environment_name: The name under which the server registers itself; directives address it by this name.
+        type: ``mcp_server``, or ``multi`` for one that is made of others.
+        environment_name: The name under which the server registers itself; directives address it by this name. Those to
+            a ``multi`` env address its children by theirs.
         env_provider_type: ``gateway`` or ``server``.
-        image: What it runs.
-        path: Its folder.
+        image: What it runs; None for a ``multi`` env, whose children run.
+        path: Its folder; the store map's file for an env that is known by its image alone.
+        children: The envs that a ``multi`` env is made of, at least one, each with an environment name of its own.
     """
 
     id: str
@@ -55,8 +57,18 @@ class Env:
     type: str
     environment_name: str
     env_provider_type: str
-    image: EnvImage
+    image: EnvImage | None
     path: Path
+    children: tuple[Env, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.image is None) == (not self.children):
+            raise ValueError("an Env has either an image or children")
+
+    @property
+    def servers(self) -> tuple[Env, ...]:
+        """The envs that run: its children, or itself where it has none."""
+        return self.children or (self,)
 
 
 @dataclass(frozen=True)

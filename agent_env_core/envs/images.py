@@ -31,6 +31,8 @@ async def prepare_image(env: Env, host: SandboxHost) -> PreparedImage:
     from agent_env_core.bundle.dockerfile import read_dockerfile
 
     image = env.image
+    if image is None:
+        raise ImageError(f"the env {env.name!r} is made of others, and each of them has an image of its own")
     command: tuple[str, ...] = ()
     if image.context is not None:
         command = read_dockerfile(image.context / image.dockerfile).start_command()
