@@ -8,6 +8,9 @@ from typing import Any
 
 CARD_PATH = "/.well-known/agent-env.json"
 MCP_PATH = "/mcp"
+RPC_PATH = "/agentenv"
+"""Where the data plane is, on every server."""
+ALL_OPERATIONS = frozenset({"data/reset", "data/add", "data/get"})
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,14 @@ class Card:
         mcp_path: Where its MCP endpoint is, relative to the env's address.
         extensions: URI to the methods it lists, in its order.
         children: Cards of the servers behind a composed env; empty for an ordinary one.
+        operations: The data-plane methods it serves; a card that doesn't say is of a server that has all three.
     """
 
     name: str
     mcp_path: str
     extensions: Mapping[str, tuple[Method, ...]]
     children: tuple[Card, ...] = ()
+    operations: frozenset[str] = ALL_OPERATIONS
 
     @property
     def servers(self) -> tuple[Card, ...]:
@@ -74,7 +79,13 @@ def read_card(data: Any) -> Card:
         MCP_PATH,
     )
     children = tuple(read_card(child) for child in _objects(data.get("children_environments")))
-    return Card(name, mcp_path, extensions, children)
+    served = capabilities.get("operations") if isinstance(capabilities, Mapping) else None
+    operations = frozenset(filter(_is_text, served)) if isinstance(served, list) else ALL_OPERATIONS
+    return Card(name, mcp_path, extensions, children, operations)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:

@@ -12,6 +12,7 @@ import httpx
 
 from agent_env_core.envs.access import ToolAccess
 from agent_env_core.envs.card import CARD_PATH, Card, Method, read_card
+from agent_env_core.envs.http import MAX_BODY, Answer, TooLarge, fetch
 from agent_env_core.envs.images import PreparedImage
 from agent_env_core.errors import EpisodeError, Gone, Phase, SandboxError, describe, episode_error
 from agent_env_core.sandbox.contract import SandboxSpec
@@ -28,9 +29,10 @@ FIRST_PAUSE, PAUSE_GROWTH, LAST_PAUSE = 0.010, 1.2, 0.250
 """Readiness is asked for after 10 ms, 12 ms, … 250 ms: soon when it is quick, seldom when it is slow. A pause is about
 a sixth of the time waited so far, and so is what an env that came up just after a try loses by it."""
 TRY_TIMEOUT = 5.0
+MAX_CARD = 4 * 1024 * 1024
+"""Bytes of a card that are read at most; one that describes a thousand tools has a tenth of that."""
 LOOK_EVERY = 0.1
 """Seconds between two looks at whether the sandbox still lives while its card doesn't answer."""
-MAX_BODY = 8 * 1024 * 1024
 
 
 @dataclass
@@ -72,30 +74,33 @@ class Deployment:
         Raises:
             EpisodeError: It was refused, failed, or didn't answer in time; the reason holds the server's own words.
         """
-        url = self.base_url + method.endpoint
         what = f"{method.verb} {method.endpoint} of the env {self.env.name!r}"
         sent: dict[str, Any] = {"params": arguments} if method.verb == "GET" else {"json": dict(arguments)}
+        answer = await self.request(method.verb, method.endpoint, what, timeout=timeout, **sent)
+        if not answer.ok:
+            raise EpisodeError("setup", f"{what} answered {answer.status}: {answer.said}")
         try:
-            async with (
-                asyncio.timeout(timeout),
-                self.client.stream(method.verb, url, headers=self.headers, **sent) as response,
-            ):
-                body = bytearray()
-                async for chunk in response.aiter_bytes():
-                    body += chunk
-                    if len(body) > MAX_BODY:
-                        raise EpisodeError("setup", f"{what} answered with more than {MAX_BODY >> 20} MiB")
-        except TimeoutError as exc:
-            raise EpisodeError("setup", f"{what} didn't answer within {timeout:g}s", retryable=True) from exc
-        except httpx.HTTPError as exc:
-            raise await self.failure(exc, "setup", what) from exc
-        if not response.is_success:
-            said = " ".join(body[:2000].decode(errors="replace").split())
-            raise EpisodeError("setup", f"{what} answered {response.status_code}: {said}")
-        try:
-            return httpx.Response(200, content=bytes(body)).json() if body else {}
+            return answer.json() if answer.body else {}
         except ValueError as exc:
             raise EpisodeError("setup", f"{what} answered with what is not JSON: {exc}") from exc
+
+    async def request(
+        self, verb: str, path: str, what: str, *, timeout: float, limit: int = MAX_BODY, **sent: Any
+    ) -> Answer:
+        """Makes one HTTP request to the env; ``what`` names it in errors.
+
+        Raises:
+            EpisodeError: There was no answer in time, or one larger than ``limit`` bytes.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                return await fetch(self.client, verb, self.base_url + path, self.headers, limit=limit, **sent)
+        except TimeoutError as exc:
+            raise EpisodeError("setup", f"{what} didn't answer within {timeout:g}s", retryable=True) from exc
+        except TooLarge as exc:
+            raise EpisodeError("setup", f"the answer of {what} can't be read: {exc}") from exc
+        except httpx.HTTPError as exc:
+            raise await self.failure(exc, "setup", what) from exc
 
     async def failure(self, exc: BaseException, phase: Phase, doing: str) -> EpisodeError:
         """What it means that a request failed below HTTP: that the env's main process ended, or only that.
@@ -197,10 +202,13 @@ async def _await_card(
     pause, look_at = FIRST_PAUSE, time.monotonic() + LOOK_EVERY
     while True:
         try:
-            response = await client.get(url + CARD_PATH, headers=headers, timeout=TRY_TIMEOUT)
-            if response.is_success:
-                return read_card(response.json())
-            last = f"its card answered HTTP {response.status_code}"
+            async with asyncio.timeout(TRY_TIMEOUT):
+                answer = await fetch(client, "GET", url + CARD_PATH, headers, limit=MAX_CARD)
+            if answer.ok:
+                return read_card(answer.json())
+            last = f"its card answered HTTP {answer.status}"
+        except TimeoutError:
+            last = f"its card didn't answer within {TRY_TIMEOUT:g}s"
         except httpx.HTTPError as exc:
             last = describe(exc)
         except ValueError as exc:

@@ -2,7 +2,74 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import httpx
+
+MAX_BODY = 8 * 1024 * 1024
+"""Bytes of an answer that are read at most, where its caller sets no other bound."""
+
+
+class TooLarge(ValueError):
+    """An answer that goes past its bound."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server answered, read within a bound."""
+
+    status: int
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is a success."""
+        return 200 <= self.status < 300
+
+    @property
+    def said(self) -> str:
+        """The start of the body on one line, for a message."""
+        return " ".join(self.body[:2000].decode(errors="replace").split())
+
+    def json(self) -> Any:
+        """The body as JSON.
+
+        Raises:
+            ValueError: It is none.
+        """
+        try:
+            return json.loads(self.body)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+
+
+async def fetch(
+    client: httpx.AsyncClient, verb: str, url: str, headers: Mapping[str, str], *, limit: int = MAX_BODY, **sent: Any
+) -> Answer:
+    """Makes one request. Its deadline is the caller's, by ``asyncio.timeout``: a client has none of its own.
+
+    Args:
+        client: The env's client.
+        verb: The HTTP method.
+        url: Where to.
+        headers: What every request to the env carries.
+        limit: Bytes of the body that are read at most.
+        sent: ``json=`` or ``params=``, as httpx has them.
+
+    Raises:
+        TooLarge: The body is larger than ``limit``.
+        httpx.HTTPError: There was no answer.
+    """
+    body = bytearray()
+    async with client.stream(verb, url, headers=dict(headers), **sent) as response:
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) > limit:
+                raise TooLarge(f"it is larger than {limit >> 20} MiB")
+    return Answer(response.status_code, bytes(body))
 
 
 class HttpClients:

@@ -65,3 +65,16 @@ def test_odd_capabilities_are_none(capabilities: Any):
 def test_what_is_no_card(data: Any, said: str):
     with pytest.raises(ValueError, match=said):
         read_card(data)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "served"),
+    [
+        ({}, {"data/reset", "data/add", "data/get"}),  # an old server says nothing and has all
+        ({"operations": None}, {"data/reset", "data/add", "data/get"}),
+        ({"operations": []}, set()),
+        ({"operations": ["data/get", 3, {}]}, {"data/get"}),
+    ],
+)
+def test_what_of_the_data_plane_is_served(capabilities: Any, served: set[str]):
+    assert read_card({"name": "quay", "capabilities": capabilities}).operations == served

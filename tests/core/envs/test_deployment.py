@@ -300,7 +300,7 @@ async def test_extensions_are_called_as_the_card_says(quay: Callable[..., Any], 
         (httpx.Response(400, json={"error": {"message": "no such scenario"}}), "answered 400: .*no such scenario"),
         (httpx.Response(500, text="Traceback\n  boom"), "POST /ext of the env 'q' answered 500: Traceback boom"),
         (httpx.Response(200, text="<html>"), "answered with what is not JSON"),
-        (httpx.Response(200, content=b"x" * (9 << 20)), "answered with more than 8 MiB"),
+        (httpx.Response(200, content=b"x" * (9 << 20)), "it is larger than 8 MiB"),
     ],
 )
 async def test_extension_calls_that_fail(quay: Callable[..., Any], answer: httpx.Response, said: str):
@@ -360,3 +360,21 @@ async def test_an_env_may_redirect_to_itself_alone(location: str, followed: bool
             with pytest.raises(httpx.RemoteProtocolError, match="redirects to another address"):
                 await client.post("http://env.example/mcp")
     assert len(asked) == 1 + followed
+
+
+async def test_a_card_is_read_within_a_bound(host: Host, serve: Serve):
+    with pytest.raises(EpisodeError, match=r"the env 'q' has a card that can't be read: it is larger than 4 MiB"):
+        await deployed(host, serve(lambda request: httpx.Response(200, content=b"x" * (5 << 20))))
+    assert host.destroyed == ["box"]
+
+
+async def test_a_card_that_never_ends_is_given_up(host: Host, serve: Serve, monkeypatch: pytest.MonkeyPatch):
+    class Trickle(httpx.AsyncByteStream):
+        async def __aiter__(self) -> Any:
+            while True:
+                yield b" "
+                await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(module, "TRY_TIMEOUT", 0.05)
+    with pytest.raises(EpisodeError, match=r"wasn't ready within 0.1s, .*its card didn't answer within 0.05s"):
+        await deployed(host, serve(lambda request: httpx.Response(200, stream=Trickle())), ready_timeout=0.1)
