@@ -19,6 +19,8 @@ from agent_env_core.sandbox.contract import SandboxSpec
 
 if TYPE_CHECKING:
     from agent_env_core.bundle import Env
+    from agent_env_core.envs.clock import VirtualClock
+    from agent_env_core.envs.triggers import Triggers
     from agent_env_core.sandbox.contract import Sandbox
     from agent_env_core.sandbox.host import SandboxHost
 
@@ -48,6 +50,9 @@ class Deployment:
         headers: What every request to it must carry.
         client: Its own HTTP client.
         access: Which tools which role may use.
+        children: The servers of an env that is made of others; see :mod:`agent_env_core.envs.composed`.
+        triggers: What answers calls of its tools, once something was registered.
+        clock: Its virtual clock, once it was set.
     """
 
     env: Env
@@ -58,6 +63,14 @@ class Deployment:
     headers: Mapping[str, str]
     client: httpx.AsyncClient
     access: ToolAccess = field(default_factory=ToolAccess)
+    children: tuple[Deployment, ...] = ()
+    triggers: Triggers | None = None
+    clock: VirtualClock | None = None
+
+    @property
+    def servers(self) -> tuple[Deployment, ...]:
+        """What runs: its children, or itself where it has none."""
+        return self.children or (self,)
 
     @property
     def mcp_url(self) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -23,22 +25,38 @@ CLOSE_TIMEOUT = 2.0
 HIDDEN_META = "agentenv.io/hiddenByDefault"
 
 
+@dataclass(frozen=True)
+class Route:
+    """A tool, and how it is reached.
+
+    Attributes:
+        tool: The tool.
+        env: The env that a task knows it by: its access rules and triggers count.
+        server: The server of that env that has it.
+        session: The session with the server.
+    """
+
+    tool: Tool
+    env: Deployment
+    server: Deployment
+    session: McpSession
+
+    def allowed(self, role: str | None) -> bool:
+        """Whether a role may see and call it now."""
+        return self.env.access.allows(role, self.tool.name, hidden=self.tool.hidden)
+
+
 class Tools:
     """What an agent can call during one turn. Made by :func:`open_tools`."""
 
-    def __init__(
-        self, role: str | None, sessions: Mapping[str, tuple[Deployment, McpSession]], tools: Sequence[Tool]
-    ) -> None:
+    def __init__(self, role: str | None, sessions: Sequence[McpSession], routes: Sequence[Route]) -> None:
         self._role = role
         self._sessions = sessions
-        self._offered = {tool.name: tool for tool in tools if self._allowed(tool)}
-
-    def _allowed(self, tool: Tool) -> bool:
-        return self._sessions[tool.server][0].access.allows(self._role, tool.name, hidden=tool.hidden)
+        self._offered = {route.tool.name: route for route in routes if route.allowed(role)}
 
     async def list(self) -> tuple[Tool, ...]:
         """The tools on offer, server after server, as they were when the turn's tools were opened."""
-        return tuple(self._offered.values())
+        return tuple(route.tool for route in self._offered.values())
 
     async def call(self, name: str, arguments: Mapping[str, Any] | None = None, *, timeout: float = 60.0) -> ToolResult:
         """Calls a tool.
@@ -54,55 +72,76 @@ class Tools:
         Raises:
             EpisodeError: The deadline passed, or the env can't be reached: what the call did is not known.
         """
-        tool = self._offered.get(name)
-        if tool is None:
+        route = self._offered.get(name)
+        if route is None:
             offered = ", ".join(self._offered) or "none"
             return failed("unknown", f"there is no tool {name!r}; this turn offers: {offered}")
-        if not self._allowed(tool):
+        if not route.allowed(self._role):
             return failed("refused", f"the tool {name!r} is disabled for the role {self._role or 'default'!r}")
         arguments = {} if arguments is None else arguments
-        try:
-            json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()  # half a surrogate pair can't be sent
-        except (TypeError, ValueError, RecursionError) as exc:
-            return failed("refused", f"the arguments of {name!r} can't be sent as JSON: {exc}")
-        env, session = self._sessions[tool.server]
-        try:
-            async with asyncio.timeout(timeout):
-                return read_result(await session.call(name, arguments))
-        except McpRefusal as exc:
-            return failed("tool", str(exc))
-        except TimeoutError as exc:
-            reason = (
-                f"{name} didn't answer within {timeout:g}s, and the episode ended, since what the call does may still"
-                " be under way"
-            )
-            raise EpisodeError("tool", reason, retryable=True) from exc
-        except (McpError, httpx.HTTPError, ValueError) as exc:
-            raise await env.failure(exc, "tool", name) from exc
+        began = time.monotonic()
+        result = await call_route(route, arguments, timeout=timeout)
+        if (triggers := route.env.triggers) is not None:
+            left = max(0.0, timeout - (time.monotonic() - began))
+            await triggers.after_call(self._role, name, arguments, result, at_most=left)
+        return result
 
     async def close(self) -> None:
         """Ends the sessions; a server that doesn't answer is left alone after two seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT):
-                await asyncio.gather(*(session.close() for _, session in self._sessions.values()))
+                await asyncio.gather(*(session.close() for session in self._sessions))
+
+
+async def call_route(route: Route, arguments: Mapping[str, Any], *, timeout: float) -> ToolResult:
+    """Calls a tool, whoever may; see :meth:`Tools.call` for what comes of it."""
+    name = route.tool.name
+    try:
+        json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()  # half a surrogate pair can't be sent
+    except (TypeError, ValueError, RecursionError) as exc:
+        return failed("refused", f"the arguments of {name!r} can't be sent as JSON: {exc}")
+    try:
+        async with asyncio.timeout(timeout):
+            return read_result(await route.session.call(name, arguments))
+    except McpRefusal as exc:
+        return failed("tool", str(exc))
+    except TimeoutError as exc:
+        reason = (
+            f"{name} didn't answer within {timeout:g}s, and the episode ended, since what the call does may still"
+            " be under way"
+        )
+        raise EpisodeError("tool", reason, retryable=True) from exc
+    except (McpError, httpx.HTTPError, ValueError) as exc:
+        raise await route.server.failure(exc, "tool", name) from exc
 
 
 async def open_tools(envs: Sequence[Deployment], role: str | None) -> Tools:
-    """Opens a session with every env and lists what they offer to a role.
+    """Opens a session with every server of every env and lists what they offer to a role.
 
     Raises:
-        EpisodeError: An env doesn't answer, lists a tool twice, or offers one that another offers too.
+        EpisodeError: A server doesn't answer, lists a tool twice, or offers one that another offers too.
     """
-    sessions = {env.env.name: (env, McpSession(env.client, env.mcp_url, env.headers, role)) for env in envs}
-    listings = [asyncio.create_task(_open(env, session)) for env, session in sessions.values()]
+    sessions, routes = await open_routes(envs, role)
+    return Tools(role, sessions, routes)
+
+
+async def open_routes(envs: Sequence[Deployment], role: str | None) -> tuple[list[McpSession], list[Route]]:
+    """Opens a session with every server of every env and lists all it has; raises like :func:`open_tools`."""
+    servers = [(env, server) for env in envs for server in env.servers]
+    sessions = [McpSession(server.client, server.mcp_url, server.headers, role) for _, server in servers]
+    listings = [
+        asyncio.create_task(_open(server, session)) for (_, server), session in zip(servers, sessions, strict=True)
+    ]
     try:
-        tools = [tool for listing in listings for tool in await listing]
+        tools = [await listing for listing in listings]
     finally:
         for listing in listings:
             listing.cancel()
         await asyncio.gather(*listings, return_exceptions=True)
-    _refuse_clashes(tools)
-    return Tools(role, sessions, tools)
+    found = zip(servers, sessions, tools, strict=True)
+    routes = [Route(tool, env, server, session) for (env, server), session, offered in found for tool in offered]
+    _refuse_clashes(routes)
+    return sessions, routes
 
 
 async def _open(env: Deployment, session: McpSession) -> list[Tool]:
@@ -133,16 +172,14 @@ def _read_tool(tool: Mapping[str, Any], server: str) -> Tool:
     )
 
 
-def _refuse_clashes(tools: Sequence[Tool]) -> None:
-    owners: dict[str, str] = {}
-    for tool in tools:
-        other = owners.setdefault(tool.name, tool.server)
-        if other != tool.server:
-            fix = "rename one of them, e.g. after its env"
-            raise EpisodeError("turn", f"the envs {other!r} and {tool.server!r} both offer a tool {tool.name!r}: {fix}")
-    counts: dict[str, int] = {}
-    for tool in tools:
-        counts[tool.name] = counts.get(tool.name, 0) + 1
-    twice = [tool for tool in tools if counts[tool.name] > 1]
-    if twice:
-        raise EpisodeError("turn", f"the env {twice[0].server!r} lists the tool {twice[0].name!r} twice")
+def _refuse_clashes(routes: Sequence[Route]) -> None:
+    owners: dict[str, Route] = {}
+    for route in routes:
+        other = owners.setdefault(route.tool.name, route)
+        if other is route:
+            continue
+        tool, server = route.tool.name, route.tool.server
+        if other.session is route.session:
+            raise EpisodeError("turn", f"the env {server!r} lists the tool {tool!r} twice")
+        fix = "rename one of them, e.g. after its env"
+        raise EpisodeError("turn", f"the envs {other.tool.server!r} and {server!r} both offer a tool {tool!r}: {fix}")

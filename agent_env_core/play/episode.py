@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from agent_env_core.envs.deployment import Deployment, DeployOptions
     from agent_env_core.play.runner import Runner
     from agent_env_core.play.spec import EpisodeSpec
+    from agent_env_core.sandbox.contract import Sandbox
     from agent_env_core.steps.base import TaskStep
 
 log = logging.getLogger(__name__)
 
 EXTEND_SECONDS = 30.0
+AT_END_SECONDS = 10.0
+"""Seconds that each thing a step asked to be called at the end of a run may take."""
 
 
 class Episode:
@@ -45,6 +48,7 @@ class Episode:
         self.spec = spec
         max_ttl = runner.host.provider.capabilities.max_ttl
         self.run = RunContext(self.id, spec.task.bundle, self._deploy, self._play, runner.verifiers, max_ttl)
+        self.run.destroy = self._destroy
         self._runner = runner
         self._journal = Journal(self.id, spec.task.id)
         self._scores: dict[str, float] | None = None
@@ -253,6 +257,12 @@ class Episode:
 
     async def _teardown(self) -> None:
         began = time.monotonic()
+        for end in reversed(self.run.at_end):
+            try:
+                async with asyncio.timeout(AT_END_SECONDS):
+                    await end()
+            except Exception as exc:
+                log.warning("episode %s: a step's end failed: %s", self.id, describe(exc))
         ends = [self._end(deployment) for deployment, _ in self._deployments]
         closing = asyncio.gather(*ends, *self._closing, return_exceptions=True)
         try:
@@ -264,6 +274,9 @@ class Episode:
             self._journal.tell("finished", "teardown", timings=dict(self.timings))
             self._runner.forget(self)
             self._over.set()
+
+    async def _destroy(self, sandbox: Sandbox) -> None:
+        await self._runner.host.destroy(sandbox.id)
 
     async def _end(self, deployment: Deployment) -> None:
         await self._runner.host.destroy(deployment.sandbox.id)

@@ -172,7 +172,7 @@ class Runner:
             for step in spec.deploys:
                 options = step.options(provider.capabilities.max_ttl)
                 if (step.env_id, options) not in seen:
-                    asked = sandbox_spec(self.bundle.envs[step.env_id], PreparedImage("", ()), options)
+                    asked = sandbox_spec(self.bundle.envs[step.env_id].servers[0], PreparedImage("", ()), options)
                     try:
                         refuse_unsupported(provider.name, provider.capabilities, asked)
                         seen[step.env_id, options] = ""
@@ -183,17 +183,18 @@ class Runner:
 
     async def _prepare(self) -> None:
         users: dict[str, list[str]] = defaultdict(list)
+        envs: dict[str, Env] = {}
         for task_id, spec in self.specs.items():
-            for env_id in {step.env_id for step in spec.deploys}:
-                users[env_id].append(task_id)
+            for env in {env.id: env for step in spec.deploys for env in self.bundle.envs[step.env_id].servers}.values():
+                envs[env.id] = env
+                users[env.id].append(task_id)
         slots = asyncio.Semaphore(BUILDS_AT_ONCE)
-        envs = [self.bundle.envs[env_id] for env_id in users]
-        work = [self._prepare_one(env, len(users[env.id]), slots) for env in envs]
+        work = [self._prepare_one(env, len(users[env.id]), slots) for env in envs.values()]
         warm, *outcomes = await asyncio.gather(self.verifiers.start(), *work, return_exceptions=True)
         for outcome in (warm, *outcomes):
             if isinstance(outcome, BaseException) and (outcome is warm or isinstance(outcome, ConfigError)):
                 raise outcome
-        for env, outcome in zip(envs, outcomes, strict=True):
+        for env, outcome in zip(envs.values(), outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 for task_id in users[env.id]:
                     self._leave_out(task_id, f"the env {env.name!r} can't be prepared: {describe(outcome)}")

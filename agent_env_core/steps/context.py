@@ -12,8 +12,15 @@ from agent_env_core.models import ModelSettings
 
 if TYPE_CHECKING:
     from agent_env_core.bundle import Bundle, Env
+    from agent_env_core.envs.data import Seeds
     from agent_env_core.envs.deployment import Deployment, DeployOptions
+    from agent_env_core.envs.triggers import Firing
+    from agent_env_core.sandbox.contract import Sandbox
     from agent_env_core.verifiers.pool import VerifierPool
+
+
+async def _no_host(sandbox: Sandbox) -> None:
+    raise EpisodeError("teardown", f"nobody can end the sandbox {sandbox.id}")
 
 
 @dataclass
@@ -92,6 +99,10 @@ class RunContext:
         responses: The prompts so far, in the order of their replies.
         verifications: By ``verifier_id``.
         metadata: Notes of steps, for the record: each key holds a list.
+        firings: What triggers did, in the order in which they were done.
+        snapshots: What ``snapshot_env`` steps exported, by the artifact id that later steps know it by.
+        destroy: Ends a sandbox of this run before the run ends.
+        at_end: Called, last one first, when the run is over and its sandboxes still stand.
         models: The models that judge and stand in for users.
     """
 
@@ -106,6 +117,10 @@ class RunContext:
     responses: list[PromptResponse] = field(default_factory=list)
     verifications: dict[str, Verification] = field(default_factory=dict)
     metadata: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    firings: list[Firing] = field(default_factory=list)
+    snapshots: dict[str, Seeds] = field(default_factory=dict)
+    destroy: Callable[[Sandbox], Awaitable[None]] = field(default=_no_host)
+    at_end: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     models: ModelSettings = field(default_factory=ModelSettings.from_env)
 
     def env(self, env_id: str) -> Deployment:
@@ -119,6 +134,18 @@ class RunContext:
             reason = f"the env {env_id.rpartition('/')[2]!r} isn't deployed (deployed: {names})"
             raise EpisodeError("setup", f"{reason}: a deploy_env step for it must come before this one")
         return self.envs[env_id]
+
+    def env_of(self, env_id: str, env_step_id: str | None) -> Deployment:
+        """The deployment of an env that a certain step made; None as the step takes any.
+
+        Raises:
+            EpisodeError: It isn't deployed, or another step deployed it.
+        """
+        found = self.env(env_id)
+        if env_step_id not in (None, found.step_id):
+            reason = f"env_step_id={env_step_id!r}: the env {found.env.name!r} was deployed by {found.step_id!r}"
+            raise EpisodeError("setup", reason)
+        return found
 
     def agent(self, name: str) -> PlayedAgent:
         """The agent of that name.

@@ -69,11 +69,7 @@ class DeployAgent(TaskStep):
         """Gives the agent its envs."""
         if self.agent_name in run.agents:
             raise EpisodeError("setup", f"the agent {self.agent_name!r} is already deployed")
-        envs = tuple(run.env(env_id) for env_id in dict.fromkeys(self.env_ids))
-        for env in envs:
-            if self.env_step_id not in (None, env.step_id):
-                reason = f"env_step_id={self.env_step_id!r}: the env {env.env.name!r} was deployed by {env.step_id!r}"
-                raise EpisodeError("setup", reason)
+        envs = tuple(run.env_of(env_id, self.env_step_id) for env_id in dict.fromkeys(self.env_ids))
         role = self.role if self.role and self.role.strip() else None
         run.agents[self.agent_name] = PlayedAgent(self.agent_name, envs, role, self.system_prompt)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from agent_env_core.bundle.references import Reference
+from agent_env_core.envs.composed import compose
 from agent_env_core.envs.deployment import DeployOptions
 from agent_env_core.errors import EpisodeError, Phase
 from agent_env_core.hookspecs import hookimpl
@@ -70,7 +72,15 @@ class DeployEnv(TaskStep):
             raise EpisodeError(
                 "deploy", f"the env {env.name!r} is already deployed, by step {run.envs[env.id].step_id!r}"
             )
-        run.envs[env.id] = await run.deploy(env, self.id, self.options(run.max_ttl))
+        options = self.options(run.max_ttl)
+        deploys = [asyncio.create_task(run.deploy(server, self.id, options)) for server in env.servers]
+        try:
+            servers = [await deploy for deploy in deploys]
+        finally:
+            for deploy in deploys:  # what was deployed is the run's to end; what wasn't yet needs no more time
+                deploy.cancel()
+            await asyncio.gather(*deploys, return_exceptions=True)
+        run.envs[env.id] = await compose(env, self.id, servers) if env.children else servers[0]
 
 
 @hookimpl
