@@ -8,11 +8,13 @@ import math
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agent_env_core.errors import EpisodeError, Phase, describe, episode_error
 from agent_env_core.play.journal import Journal
+from agent_env_core.play.retries import Retries
 from agent_env_core.play.scheduler import FailedStep, run_steps
 from agent_env_core.play.turn import Turn
 from agent_env_core.steps.context import PromptRequest, RunContext
@@ -49,7 +51,9 @@ class Episode:
         max_ttl = runner.host.provider.capabilities.max_ttl
         self.run = RunContext(self.id, spec.task.bundle, self._deploy, self._play, runner.verifiers, max_ttl)
         self.run.destroy = self._destroy
+        self.run.models = runner.models
         self._runner = runner
+        self._retries = Retries(spec.steps if spec.evaluation else ())
         self._journal = Journal(self.id, spec.task.id)
         self._scores: dict[str, float] | None = None
         self._error: EpisodeError | None = None
@@ -128,7 +132,10 @@ class Episode:
         """Starts the run; called once, by the spec."""
         self._runner.track(self)
         self._journal.tell("started", "queue")
-        self._steps = asyncio.create_task(run_steps(self.spec.steps, self._execute, on_failure=self._failed))
+        running = run_steps(
+            self.spec.steps, self._execute, on_failure=self._failed, again=self._retries.after, undo=self._undo
+        )
+        self._steps = asyncio.create_task(running)
         self._driver = asyncio.create_task(self._drive(self._steps), name=f"episode {self.id}")
 
     async def _drive(self, steps: asyncio.Task[None]) -> None:
@@ -192,11 +199,17 @@ class Episode:
     def _failed(self, failed: FailedStep) -> None:
         entry = {"step_id": failed.step_id, "error": describe(failed.error), "is_fatal": failed.fatal}
         entry |= {"started_at_utc": failed.started_at.isoformat(), "duration_seconds": failed.seconds}
+        entry |= {"is_retried": True} if failed.retried else {}
         self.run.note("failed_steps", entry)
         if failed.fatal and self._error is None:
             self._error = episode_error(failed.error, self._phase)
             self._close_turns(self._error)
             self._ring()
+
+    async def _undo(self, steps: Sequence[TaskStep]) -> None:
+        for step in steps:
+            self._journal.tell("step_undone", step.phase, step=step.id, type=step.type)
+            await step.undo(self.run)
 
     def _stop(self, error: EpisodeError) -> None:
         """Ends the run with ``error``, unless it has an outcome, or an error that came before."""
@@ -206,8 +219,16 @@ class Episode:
             self._steps.cancel()
             self._ring()
 
-    def _broke(self, error: EpisodeError) -> EpisodeError:
-        """An env or a tool call is in a state that nobody knows: ends the run, whatever is tolerant in it."""
+    def _broke(self, step_id: str, error: EpisodeError) -> EpisodeError:
+        """An env or a tool call of a turn is in a state that nobody knows: ends the run, whatever is tolerant in it.
+
+        A step that is to be tried again fails instead: what it goes back to may make the env anew.
+        """
+        if self._retries.left(step_id):
+            for turn in self._open:
+                if turn.step_id == step_id:
+                    turn.fail(error)
+            return error
         self._stop(error)
         return self._error or error
 
@@ -224,17 +245,24 @@ class Episode:
 
     async def _play(self, request: PromptRequest) -> str:
         self._delivered += 1
-        turn = Turn(request, self._delivered, len(self.spec.prompts), self._journal, self._broke)
+        broke = partial(self._broke, request.step_id)
+        turn = Turn(request, self._delivered, len(self.spec.prompts), self._journal, broke)
         self._turns.append(turn)
         self._open.append(turn)
         self._journal.tell("turn_opened", "turn", step=request.step_id, number=turn.number, of=turn.of)
         self._ring()
         try:
-            return await turn.played(self.spec.turn_timeout)
+            return await turn.played(self._turn_timeout(request.step_id))
         finally:
             self._open.remove(turn)
             self._closing.append(asyncio.create_task(turn.close_tools()))  # behind: no step waits for it
             self._journal.tell("turn_ended", "turn", step=request.step_id, number=turn.number, of=turn.of)
+
+    def _turn_timeout(self, step_id: str) -> float | None:
+        """Seconds for a turn of that step: a prompt's own bound is kept only where nobody trains."""
+        if self.spec.turn_timeout is not None or not self.spec.evaluation:
+            return self.spec.turn_timeout
+        return next((getattr(step, "timeout_seconds", None) for step in self.spec.steps if step.id == step_id), None)
 
     def _close_turns(self, error: EpisodeError) -> None:
         for turn in self._open:

@@ -13,9 +13,10 @@ from agent_env_core.plugins import plugins
 logger = logging.getLogger(__name__)
 
 EventKind = Literal[
-    "started", "step_started", "step_ended", "turn_opened", "turn_ended", "tool_called", "ended", "finished"
-]
-"""``started`` comes first, ``ended`` when the scores or the error are known, ``finished`` when teardown is over."""
+    "started", "step_started", "step_ended", "step_undone", "turn_opened", "turn_ended", "tool_called", "ended",
+    "finished",
+]  # fmt: skip
+"""``started`` comes first, ``step_undone`` before a step runs again, ``started`` comes first, ``ended`` when the scores or the error are known, ``finished`` when teardown is over."""
 
 
 @dataclass(frozen=True)

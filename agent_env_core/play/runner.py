@@ -14,6 +14,7 @@ from agent_env_core.envs.deployer import Deployer
 from agent_env_core.envs.deployment import sandbox_spec
 from agent_env_core.envs.images import PreparedImage
 from agent_env_core.errors import BundleError, ConfigError, EpisodeError, EpisodeRefused, Problem, Unsupported, describe
+from agent_env_core.models import ModelSettings
 from agent_env_core.play.refusals import by_reason, few
 from agent_env_core.play.spec import EpisodeSpec
 from agent_env_core.sandbox.contract import refuse_unsupported
@@ -42,6 +43,7 @@ class Runner:
             open.
         specs: Which of the bundle's tasks are played, and how; by default all that can be.
         verifier_timeout: Seconds one verifier may take.
+        models: The models that judge and stand in for users; by default those that the environment names.
         on_progress: Told what :meth:`start` is doing, in lines for a person.
 
     Attributes:
@@ -51,6 +53,7 @@ class Runner:
         host: Makes sandboxes.
         verifiers: Runs verifiers.
         deployer: Deploys envs.
+        models: The models that judge and stand in for users.
     """
 
     host: SandboxHost
@@ -64,6 +67,7 @@ class Runner:
         sandbox: str | SandboxHost | None = None,
         specs: Iterable[EpisodeSpec] | None = None,
         verifier_timeout: float = 300.0,
+        models: ModelSettings | None = None,
         on_progress: Callable[[str], None] | None = None,
     ) -> None:
         self.bundle = bundle
@@ -72,6 +76,7 @@ class Runner:
         self._sandbox = sandbox
         self._given = None if specs is None else tuple(specs)
         self._verifier_timeout = verifier_timeout
+        self.models = models or ModelSettings.from_env()
         self._say = on_progress or (lambda line: None)
         self._episodes: set[Episode] = set()
         self._resources = AsyncExitStack()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
@@ -41,6 +41,7 @@ class FailedStep:
         started_at: When it began.
         seconds: How long it ran.
         fatal: Whether it ended the run.
+        retried: Whether it is tried again.
     """
 
     step_id: str
@@ -48,6 +49,7 @@ class FailedStep:
     started_at: datetime
     seconds: float
     fatal: bool
+    retried: bool = False
 
     def __str__(self) -> str:
         return f"{self.step_id}: {describe(self.error)}"
@@ -76,6 +78,8 @@ async def run_steps(
     execute: Callable[[S], Awaitable[None]],
     *,
     on_failure: Callable[[FailedStep], None] = lambda failed: None,
+    again: Callable[[str], Collection[str]] = lambda step_id: (),
+    undo: Callable[[Sequence[S]], Awaitable[None]] | None = None,
 ) -> None:
     """Runs every step once all it depends on have ended.
 
@@ -83,10 +87,15 @@ async def run_steps(
     step is started any more, the ones under way are awaited, and the failure is raised. Cancelling this cancels the
     steps under way and waits for them.
 
+    A step that fails may have steps run ``again``, itself among them. They start once none of them is under way any
+    more, after ``undo`` has taken back what they did, and what depends on them waits until then.
+
     Args:
         steps: In the task's order; those that are ready at once start in it.
         execute: Runs one step.
         on_failure: Told of each failure as it happens.
+        again: Asked at each failure, with the step's id: the ids of the steps to run again, or none.
+        undo: Takes back what steps did; they come in the reverse of the task's order.
 
     Raises:
         Exception: What the first fatal step raised, itself.
@@ -95,22 +104,39 @@ async def run_steps(
     waiting = {step.id: step for step in steps}
     ended: set[str] = set()
     fatal: list[Exception] = []
+    repeated: set[str] = set()
 
     async def attempt(step: S) -> None:
         started_at, began = datetime.now(UTC), time.monotonic()
         try:
             await execute(step)
         except Exception as exc:
-            on_failure(FailedStep(step.id, exc, started_at, time.monotonic() - began, step.fail_task_on_error))
-            if step.fail_task_on_error:
+            repeated.update(more := again(step.id))
+            ends = step.fail_task_on_error and not more
+            on_failure(FailedStep(step.id, exc, started_at, time.monotonic() - began, ends, retried=bool(more)))
+            if ends:
                 fatal.append(exc)
         ended.add(step.id)
+
+    async def start_over() -> None:
+        chosen = [step for step in steps if step.id in repeated]
+        repeated.clear()
+        try:
+            if undo is not None:
+                await undo([step for step in reversed(chosen) if step.id in ended])
+        except Exception as exc:
+            fatal.append(exc)
+        ended.difference_update(step.id for step in chosen)
+        waiting.update((step.id, step) for step in chosen)
 
     running: set[asyncio.Task[None]] = set()
     try:
         while True:
+            if repeated and not fatal and not any(task.get_name() in repeated for task in running):
+                await start_over()
             if not fatal:
-                for step_id in [step_id for step_id in waiting if needs[step_id] <= ended]:
+                ready = [s.id for s in steps if s.id in waiting.keys() - repeated and needs[s.id] <= ended]
+                for step_id in ready:
                     running.add(asyncio.create_task(attempt(waiting.pop(step_id)), name=step_id))
             if not running:
                 break

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from agent_env_core.errors import EpisodeRefused, PluginError, Problem, describe
-from agent_env_core.play.refusals import Refusal, between_steps, choose_agents
+from agent_env_core.play.refusals import Refusal, between_steps, choose_agents, prompted_agents
 from agent_env_core.play.scheduler import dependencies
 from agent_env_core.plugins import plugins
 from agent_env_core.steps.deploy_agent import DeployAgent
@@ -50,6 +50,8 @@ class EpisodeSpec:
         prompts: The prompts that are played, in step order.
         score_ids: The steps that record a score, in step order.
         turn_timeout: Seconds a played turn may take; None sets no bound.
+        evaluation: Whether it is played by an evaluation, which goes back to earlier steps where the task says so, and
+            keeps the deadlines that its prompts set.
     """
 
     task: Task
@@ -58,6 +60,7 @@ class EpisodeSpec:
     prompts: tuple[Prompt, ...]
     score_ids: tuple[str, ...]
     turn_timeout: float | None = None
+    evaluation: bool = False
 
     @classmethod
     def from_task(
@@ -67,6 +70,7 @@ class EpisodeSpec:
         trainer_agents: Sequence[str] | None = None,
         seed: Mapping[str, str] | None = None,
         turn_timeout: float | None = None,
+        evaluation: bool = False,
     ) -> EpisodeSpec:
         """Reads a task.
 
@@ -75,12 +79,17 @@ class EpisodeSpec:
             trainer_agents: The agents to play from outside; by default the only one that the task prompts.
             seed: ``<key>`` in any text of any step becomes the key's value.
             turn_timeout: Seconds a played turn may take, the player's thinking included. By default nothing bounds it.
+            evaluation: Whether an evaluation plays it. Then it plays every agent that is prompted, be it none or
+                several, steps may be tried again, and a prompt's own ``timeout_seconds`` bounds its turn.
 
         Raises:
             EpisodeRefused: It can't be played; holds every reason.
         """
         raw = [_seeded(dict(step), seed or {}) for step in task.steps]
-        played, refusals = choose_agents(raw, trainer_agents)
+        if evaluation and trainer_agents is None:
+            played, refusals = prompted_agents(raw), list[Refusal]()
+        else:
+            played, refusals = choose_agents(raw, trainer_agents)
         refusals += between_steps(raw, played)
         steps: list[TaskStep] = []
         for step in raw:
@@ -90,6 +99,8 @@ class EpisodeSpec:
             else:
                 steps.append(made)
                 refusals += _refused(made, played)
+                if made.retry_config is not None and not evaluation:
+                    refusals.append((made.id, "retry_config: a step can't be run again in an episode", ""))
         try:
             dependencies(steps)
         except ValueError as exc:
@@ -97,7 +108,7 @@ class EpisodeSpec:
         if refusals:
             raise EpisodeRefused(f"task {task.name!r}", [_problem(task, refusal) for refusal in refusals])
         scoring = tuple(step.id for step in steps if getattr(step, "verifier_id", None) is not None)
-        return cls(task, played, tuple(steps), _prompts(steps, played), scoring, turn_timeout)
+        return cls(task, played, tuple(steps), _prompts(steps, played), scoring, turn_timeout, evaluation)
 
     @property
     def deploys(self) -> tuple[DeployEnv, ...]:

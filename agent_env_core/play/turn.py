@@ -62,6 +62,7 @@ class Turn:
         agent: Who is asked.
         number: Which played turn of the episode it is, from 1.
         of: How many played turns the task has.
+        conversation: Turns of one conversation have the same; its history is the player's to keep.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Turn:
         self.system_prompt = request.system_prompt
         self.step_id = request.step_id
         self.agent = request.agent.name
+        self.conversation = request.conversation
         self.number = number
         self.of = of
         self._request = request

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from agent_env_core.bundle.references import Reference, StepDeclaration
-from agent_env_core.errors import Phase
+from agent_env_core.errors import EpisodeError, Phase
 from agent_env_core.plugins import plugins
 from agent_env_core.steps.context import RunContext
 from agent_env_core.verifiers.aggregate import aggregate
@@ -27,7 +27,8 @@ class TaskStep(BaseModel):
         type: The name of the step type.
         depends_on: Ids of steps that must have ended before; None means all earlier ones.
         fail_task_on_error: False makes the step tolerant: when it fails, the run goes on.
-        retry_config: Part of the format; a task that uses it can't be played.
+        retry_config: Which step to go back to when this one fails, and how often. Only evaluations do: a trainer
+            can't be asked for a turn that it has ended.
         metadata: Free notes of the author.
     """
 
@@ -71,11 +72,14 @@ class TaskStep(BaseModel):
         Args:
             played: The agents that are played from outside.
         """
-        return ["retry_config: a step can't be run again in an episode"] if self.retry_config is not None else []
+        return []
 
     async def run(self, run: RunContext) -> None:
         """Does what the step is for. What it raises is the step's failure; plain exceptions are attributed to it."""
         raise NotImplementedError(f"the step type {self.type!r} has no run()")
+
+    async def undo(self, run: RunContext) -> None:
+        """Takes back what :meth:`run` left in ``run``, whether it ended well or not: the step is to run again."""
 
     def unsupported(self, **harmless: Any) -> list[str]:
         """Lines for fields that are set to something that can't be kept: each one given with its harmless value."""
@@ -103,8 +107,19 @@ class ScoringStep(TaskStep):
     score_aggregator: Literal["all_pass", "any_pass", "weighted_average"] = "all_pass"
 
     def score(self, rows: list[dict[str, Any]]) -> float:
-        """The score of checked rows."""
-        return aggregate(self.score_aggregator, rows)
+        """The score of checked rows.
+
+        Raises:
+            EpisodeError: They can't be scored.
+        """
+        try:
+            return aggregate(self.score_aggregator, rows)
+        except ValueError as exc:
+            raise EpisodeError("verify", f"step {self.id!r} ({self.type}): {exc}") from exc
+
+    async def undo(self, run: RunContext) -> None:
+        """Forgets what it found."""
+        run.verifications.pop(self.verifier_id, None)
 
 
 def _line(error: Any) -> str:

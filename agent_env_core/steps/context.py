@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -42,12 +43,21 @@ class PlayedAgent:
 
 @dataclass(frozen=True)
 class PromptRequest:
-    """A prompt on its way to whoever plays the agent."""
+    """A prompt on its way to whoever plays the agent.
+
+    Attributes:
+        step_id: The step that asks.
+        prompt: What it asks.
+        system_prompt: The system prompt in force, if any.
+        agent: Who is asked.
+        conversation: Names the conversation it belongs to; whoever plays keeps its history.
+    """
 
     step_id: str
     prompt: str
     system_prompt: str | None
     agent: PlayedAgent
+    conversation: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,10 @@ class DeployAgent(TaskStep):
         role = self.role if self.role and self.role.strip() else None
         run.agents[self.agent_name] = PlayedAgent(self.agent_name, envs, role, self.system_prompt)
 
+    async def undo(self, run: RunContext) -> None:
+        """Takes the agent out of its place."""
+        run.agents.pop(self.agent_name, None)
+
 
 @hookimpl
 def agent_env_task_steps(register: Callable[[str, type[TaskStep]], None]) -> None:

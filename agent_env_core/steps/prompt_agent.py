@@ -78,11 +78,16 @@ class PromptAgent(TaskStep):
         sent_at = datetime.now(UTC)
         asked = (self.prompt_id, self.id, agent.name, prompt, sent_at)
         try:
-            reply = await run.play(PromptRequest(self.id, prompt, agent.system_prompt, agent))
+            conversation = self.context_id or uuid.uuid4().hex
+            reply = await run.play(PromptRequest(self.id, prompt, agent.system_prompt, agent, conversation))
         except Exception as exc:
             run.responses.append(PromptResponse(*asked, error=describe(exc)))
             raise
         run.responses.append(PromptResponse(*asked, response=reply, replied_at=datetime.now(UTC)))
+
+    async def undo(self, run: RunContext) -> None:
+        """Forgets what was said. The conversation itself goes on: a real agent can't be made to forget either."""
+        run.responses[:] = [response for response in run.responses if response.step_id != self.id]
 
 
 @hookimpl
