@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from agent_env_core.steps.deploy_agent import DEFAULT_AGENT
+from agent_env_core.steps.placed import DEFAULT_AGENT
 
 Step = Mapping[str, Any]
 Refusal = tuple[str, str, str]
@@ -18,7 +18,6 @@ Refusal = tuple[str, str, str]
 
 DEPLOYING = ("deploy_agent", "install_agent")
 NAMES_THE_AGENT = ("deploy_human_agent", "register_agent_triggers", "snapshot_agent_state")
-IN_AGENT_SANDBOX = ("install_agent", "load_artifact", "run_code", "add_skills")
 
 
 def prompted_agents(steps: Iterable[Step]) -> tuple[str, ...]:
@@ -29,16 +28,6 @@ def prompted_agents(steps: Iterable[Step]) -> tuple[str, ...]:
 def agent_of(step: Step) -> str:
     """The agent that a step concerns, where it has one."""
     return str(step.get("agent_name") or DEFAULT_AGENT)
-
-
-def works_in_sandbox(steps: Sequence[Step], agent: str) -> bool:
-    """Whether steps act in the sandbox of ``agent``, so that it must have one, and a ``bash`` in its turns."""
-    return any(
-        (step.get("type") in IN_AGENT_SANDBOX and step.get("agent_name") == agent)
-        or (step.get("type") == "deploy_agent" and agent_of(step) == agent and bool(step.get("skills")))
-        or (step.get("type") == "verify_sandbox" and agent_of(step) == agent and not step.get("sandbox_name"))
-        for step in steps
-    )
 
 
 def choose_agents(steps: Sequence[Step], asked: Sequence[str] | None) -> tuple[tuple[str, ...], list[Refusal]]:

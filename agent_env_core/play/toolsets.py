@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from agent_env_core.errors import PluginError, describe
 from agent_env_core.hookspecs import hookimpl
-from agent_env_core.play.refusals import agent_of, prompted_agents, works_in_sandbox
+from agent_env_core.play.refusals import agent_of, prompted_agents
 from agent_env_core.plugins import plugins
+from agent_env_core.steps.placed import works_in_sandbox
 
 if TYPE_CHECKING:
     from agent_env_core.bundle import Task

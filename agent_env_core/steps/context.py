@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from agent_env_core.errors import EpisodeError
 from agent_env_core.models import ModelSettings
+from agent_env_core.steps.placed import File, PlacedSandbox, PlacedSkill, Places
 
 if TYPE_CHECKING:
     from agent_env_core.bundle import Bundle, Env
@@ -33,12 +34,33 @@ class PlayedAgent:
         envs: The envs whose tools it has.
         role: Its role; None is the default one.
         system_prompt: The one in force; a prompt step that brings its own replaces it for good.
+        sandbox: Where it works, with a ``bash`` in its turns; None where the task needs no such place.
+        skills: What it was given to read, in that sandbox.
     """
 
     name: str
     envs: tuple[Deployment, ...] = ()
     role: str | None = None
     system_prompt: str | None = None
+    sandbox: PlacedSandbox | None = None
+    skills: tuple[PlacedSkill, ...] = ()
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """A tool call in a turn, and what came of it, for judges to read.
+
+    Attributes:
+        tool: The tool.
+        arguments: What it was called with.
+        result: What it answered, as text; the middle of a long one is left out.
+        failure: Why it failed, in a word, or empty.
+    """
+
+    tool: str
+    arguments: Mapping[str, Any]
+    result: str
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +73,8 @@ class PromptRequest:
         system_prompt: The system prompt in force, if any.
         agent: Who is asked.
         conversation: Names the conversation it belongs to; whoever plays keeps its history.
+        output_format: The form that the reply should have, as ``response_format`` of a chat completion, if any.
+        uses: The tools that were used for it; the turn adds to the list.
     """
 
     step_id: str
@@ -58,6 +82,35 @@ class PromptRequest:
     system_prompt: str | None
     agent: PlayedAgent
     conversation: str = field(default_factory=lambda: uuid.uuid4().hex)
+    output_format: Mapping[str, Any] | None = None
+    uses: list[ToolUse] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One message to an agent, and its reply.
+
+    Attributes:
+        prompt: What was asked.
+        sent_at: When.
+        author: Who asked: the name of the user, simulated or not.
+        response: The reply; None where there is none.
+        replied_at: When it came.
+        uses: The tools that were used for it.
+        parts: What was asked, in parts, where it was more than a text.
+        user_sim: What a simulated user said with it, beside the message.
+        clocks: Each env's virtual time when it was asked, and when it was answered; None where no env keeps one.
+    """
+
+    prompt: str
+    sent_at: datetime
+    author: str
+    response: str | None = None
+    replied_at: datetime | None = None
+    uses: tuple[ToolUse, ...] = ()
+    parts: tuple[Mapping[str, Any], ...] = ()
+    user_sim: Mapping[str, Any] | None = None
+    clocks: tuple[Mapping[str, datetime | None] | None, Mapping[str, datetime | None] | None] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -70,9 +123,11 @@ class PromptResponse:
         agent_name: Who answered.
         prompt: What was asked.
         sent_at: When.
-        response: The reply; None where there is none.
+        response: The last reply; None where there is none.
         replied_at: When it came.
         error: Why there is no reply, or empty.
+        exchanges: The whole conversation: one exchange, or more where a user is simulated.
+        structured_output: The last reply as JSON, where the step asked for that and the reply fits.
     """
 
     prompt_id: str
@@ -83,14 +138,17 @@ class PromptResponse:
     response: str | None = None
     replied_at: datetime | None = None
     error: str = ""
+    exchanges: tuple[Exchange, ...] = ()
+    structured_output: Any = None
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What a scoring step found: its rows as they came, and their score."""
+    """What a scoring step found: its rows as they came, their score, and what else it has to tell."""
 
     score: float
     results: list[dict[str, Any]]
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -114,6 +172,9 @@ class RunContext:
         destroy: Ends a sandbox of this run before the run ends.
         at_end: Called, last one first, when the run is over and its sandboxes still stand.
         models: The models that judge and stand in for users.
+        places: The sandboxes that steps act in, beside those of envs, and the means to make more.
+        collected: Files that were taken out of sandboxes, by the step that did.
+        script_results: What ``run_code`` steps returned, by ``result_id``.
     """
 
     episode_id: str
@@ -132,6 +193,14 @@ class RunContext:
     destroy: Callable[[Sandbox], Awaitable[None]] = field(default=_no_host)
     at_end: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     models: ModelSettings = field(default_factory=ModelSettings.from_env)
+    places: Places = field(default_factory=Places)
+    collected: dict[str, tuple[File, ...]] = field(default_factory=dict)
+    script_results: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def sandboxes(self) -> dict[str, PlacedSandbox]:
+        """The sandboxes that stand, by name: ``vm``, ``vm/container``, or an agent's name."""
+        return self.places.standing
 
     def env(self, env_id: str) -> Deployment:
         """The deployment of an env.
@@ -168,6 +237,40 @@ class RunContext:
             raise EpisodeError("setup", f"the agent {name!r} isn't deployed (deployed: {names})")
         return self.agents[name]
 
+    def response(self, prompt_id: str) -> PromptResponse:
+        """What came of the prompt of that id; of several, the first.
+
+        Raises:
+            EpisodeError: No such prompt was sent.
+        """
+        for response in self.responses:
+            if response.prompt_id == prompt_id:
+                return response
+        sent = ", ".join(repr(response.prompt_id) for response in self.responses) or "none"
+        raise EpisodeError("verify", f"prompt_id={prompt_id!r}: no prompt of that id was sent (sent: {sent})")
+
+    def answered(self, prompt_id: str) -> PromptResponse:
+        """The same, of a prompt that must have a reply: what was never answered is no reply that scores low.
+
+        Raises:
+            EpisodeError: It has none.
+        """
+        response = self.response(prompt_id)
+        if response.response is None:
+            raise EpisodeError("verify", f"prompt_id={prompt_id!r}: there is no reply to score: {response.error}")
+        return response
+
     def note(self, key: str, entry: dict[str, Any]) -> None:
         """Adds to a list of :attr:`metadata`."""
         self.metadata.setdefault(key, []).append(entry)
+
+    def agent_sandbox(self, name: str) -> PlacedSandbox:
+        """Where an agent works.
+
+        Raises:
+            EpisodeError: It isn't deployed, or works in no sandbox.
+        """
+        placed = self.agent(name).sandbox
+        if placed is None:
+            raise EpisodeError("setup", f"the agent {name!r} works in no sandbox, so nothing can be done there")
+        return placed

@@ -12,8 +12,7 @@ from agent_env_core.errors import EpisodeError
 from agent_env_core.hookspecs import hookimpl
 from agent_env_core.steps.base import TaskStep
 from agent_env_core.steps.context import PlayedAgent, RunContext
-
-DEFAULT_AGENT = "default-agent"
+from agent_env_core.steps.placed import DEFAULT_AGENT
 
 
 class DeployAgent(TaskStep):

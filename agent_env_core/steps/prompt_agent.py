@@ -14,7 +14,7 @@ from agent_env_core.errors import Phase, describe
 from agent_env_core.hookspecs import hookimpl
 from agent_env_core.steps.base import TaskStep
 from agent_env_core.steps.context import PromptRequest, PromptResponse, RunContext
-from agent_env_core.steps.deploy_agent import DEFAULT_AGENT
+from agent_env_core.steps.placed import DEFAULT_AGENT
 
 
 class PromptAgent(TaskStep):

@@ -9,10 +9,11 @@ from pydantic import field_validator
 
 from agent_env_core.bundle import Bundle, Task
 from agent_env_core.errors import EpisodeRefused
-from agent_env_core.play.refusals import between_steps, choose_agents, works_in_sandbox
+from agent_env_core.play.refusals import between_steps, choose_agents
 from agent_env_core.play.spec import EpisodeSpec, Prompt
 from agent_env_core.plugins import plugins
 from agent_env_core.steps.base import TaskStep
+from agent_env_core.steps.placed import works_in_sandbox
 
 Steps = list[dict[str, Any]]
 
@@ -183,6 +184,14 @@ def test_model_settings_of_a_played_prompt_are_no_obstacle(task: Callable[..., T
         ({"type": "verify_sandbox", "sandbox_name": "vm"}, False),
         ({"type": "deploy_agent", "skills": [{"name": "s"}]}, True),
         ({"type": "deploy_agent", "skills": []}, False),
+        ({"type": "install_agent"}, True),
+        ({"type": "load_artifact", "agent_name": "default-agent"}, True),
+        ({"type": "run_code"}, True),
+        ({"type": "run_code", "env_id": "counter"}, False),
+        ({"type": "run_code", "agent_name": "other"}, False),
+        ({"type": "add_skills"}, True),
+        ({"type": "collect_artifacts"}, True),
+        ({"type": "collect_artifacts", "sandbox_name": "vm", "container_name": "c"}, False),
     ],
 )
 def test_who_works_in_a_sandbox(step: dict[str, Any], expected: bool):
