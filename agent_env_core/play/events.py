@@ -16,7 +16,8 @@ EventKind = Literal[
     "started", "step_started", "step_ended", "step_undone", "turn_opened", "turn_ended", "tool_called", "ended",
     "finished",
 ]  # fmt: skip
-"""``started`` comes first, ``step_undone`` before a step runs again, ``started`` comes first, ``ended`` when the scores or the error are known, ``finished`` when teardown is over."""
+"""``started`` comes first, ``step_undone`` before a step runs again, ``ended`` when the scores or the error are known,
+``finished`` when teardown is over."""
 
 
 @dataclass(frozen=True)
