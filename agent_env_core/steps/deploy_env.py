@@ -82,6 +82,12 @@ class DeployEnv(TaskStep):
             await asyncio.gather(*deploys, return_exceptions=True)
         run.envs[env.id] = await compose(env, self.id, servers) if env.children else servers[0]
 
+    async def undo(self, run: RunContext) -> None:
+        """Ends the deployment. What a deploy that failed left standing is ended with the run."""
+        deployment = run.envs.pop(self.env_id, None)
+        if deployment is not None:
+            await asyncio.gather(*(run.destroy(server.sandbox) for server in deployment.children or (deployment,)))
+
 
 @hookimpl
 def agent_env_task_steps(register: Callable[[str, type[TaskStep]], None]) -> None:
