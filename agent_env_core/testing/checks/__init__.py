@@ -1,8 +1,25 @@
-"""The checks of the conformance kits, by subject."""
+"""The checks of the conformance kit, by subject."""
 
-import pytest
+from __future__ import annotations
 
-_MODULES = ("base", "commands", "files", "images", "life", "network")
+from agent_env_core.testing.checks import (
+    commands,
+    errors,
+    files,
+    images,
+    leases,
+    life,
+    limits,
+    mixed,
+    network,
+    refusals,
+)
+from agent_env_core.testing.checks.base import Check
 
-# So that a failed check shows its values, as one of a test module does.
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
+_ORDER = (life, commands, files, mixed, network, images, leases, limits, refusals, errors)
+
+CHECKS: tuple[Check, ...] = tuple(check for module in _ORDER for check in module.SUBJECT.checks)
+"""All checks, in the order they are run: what everything else rests on first."""
+
+SUBJECTS: tuple[str, ...] = tuple(module.SUBJECT.name for module in _ORDER)
+"""What there are checks of."""

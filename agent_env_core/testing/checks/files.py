@@ -1,77 +1,84 @@
-"""Checks of ``read`` and ``write``."""
+"""Checks of ``read`` and ``write``: bytes, sizes, parents, replacing, names, errors."""
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+import hashlib
 
-from agent_env_core.testing.checks.base import Boxes, Kit
-from agent_env_core.testing.checks.commands import ENOUGH
+from agent_env_core.testing.checks.base import Subject, Trial, raises, same, true
+
+SUBJECT = Subject("files")
 
 EVERY_BYTE = bytes(range(256))
+LARGE = 32 * 2**20
 
 
-class FileChecks(Kit):
-    """Files: bytes, parents, replacing, names, errors."""
-
-    async def test_a_file_comes_back_as_it_went(self, boxes: Boxes) -> None:
-        box = await boxes.make()
-        for data in (EVERY_BYTE * 8000, b"short", b""):  # each replaces a longer one
-            await box.write("/kit/deep/er/file.bin", data)
-            assert await box.read("/kit/deep/er/file.bin") == data
-
-    async def test_a_file_of_many_megabytes_comes_back(self, boxes: Boxes) -> None:
-        box = await boxes.make()
-        data = EVERY_BYTE * (8 * 4096)  # 8 MiB, well past what a command line could carry
-        await box.write("/kit/big", data)
-        assert await box.read("/kit/big") == data
-
-    @pytest.mark.parametrize("name", ["with space", "-dash", "quote'\"", "ünïcode", "$HOME", "semi;colon", "a\\b"])
-    async def test_odd_names_are_names(self, boxes: Boxes, name: str) -> None:
-        box = await boxes.make()
-        await box.write(f"/kit/{name}", b"1")
-        assert await box.read(f"/kit/{name}") == b"1"
-
-    async def test_reading_what_is_not_there(self, boxes: Boxes) -> None:
-        box = await boxes.make()
-        with pytest.raises(FileNotFoundError):
-            await box.read("/kit/nothing/here")
-
-    async def test_a_folder_is_no_file(self, boxes: Boxes) -> None:
-        box = await boxes.make()
-        await box.write("/kit/folder/file", b"1")
-        with pytest.raises(IsADirectoryError):
-            await box.read("/kit/folder")
-        with pytest.raises(IsADirectoryError):
-            await box.write("/kit/folder", b"2")
-        assert await box.read("/kit/folder/file") == b"1"
-
-    async def test_a_new_sandbox_has_no_file_of_another(self, boxes: Boxes) -> None:
-        one, other = await boxes.make(), await boxes.make()
-        await one.write("/kit/mark", b"1")
-        with pytest.raises(FileNotFoundError):
-            await other.read("/kit/mark")
+@SUBJECT.check()
+async def a_file_comes_back_as_it_went(trial: Trial) -> None:
+    box = await trial.make()
+    for data in (EVERY_BYTE * 8000, b"short", b""):  # each replaces a longer one
+        await box.write("/kit/deep/er/file.bin", data)
+        same(await box.read("/kit/deep/er/file.bin"), data)
 
 
-class FileCommandChecks(Kit):
-    """Files and commands together."""
+@SUBJECT.check()
+async def a_file_of_32_mib_comes_back(trial: Trial) -> None:
+    box = await trial.make()
+    block = hashlib.sha256(b"kit").digest() * 32  # 1 KiB that no compression makes small, with what is unique in each
+    data = b"".join(number.to_bytes(8, "big") + block[8:] for number in range(LARGE // 1024))
+    await box.write("/kit/large", data)
+    back = await box.read("/kit/large")
+    same((len(back), hashlib.sha256(back).hexdigest()), (len(data), hashlib.sha256(data).hexdigest()), "size and hash")
 
-    async def test_commands_see_written_files(self, boxes: Boxes) -> None:
-        box = await boxes.make()
-        await box.write("/kit/in", EVERY_BYTE * 100)
-        assert (await box.exec(["wc", "-c", "/kit/in"], timeout=ENOUGH)).stdout.split()[0] == b"25600"
 
-    async def test_files_of_commands_are_read(self, boxes: Boxes) -> None:
-        box = await boxes.make()
-        await box.write("/kit/x", b"")
-        await box.exec(["sh", "-c", "printf 'a\\nb' > out"], cwd="/kit", timeout=ENOUGH)
-        assert await box.read("/kit/out") == b"a\nb"
+@SUBJECT.check()
+async def odd_names_are_names(trial: Trial) -> None:
+    box = await trial.make()
+    names = ("with space", "-dash", "quote'\"", "ünïcode", "$HOME", "semi;colon", "a\\b", "new\nline", "100%", "a?b#c")
+    for number, name in enumerate(names):
+        await box.write(f"/kit/{name}", b"%d" % number)
+    for number, name in enumerate(names):
+        same(await box.read(f"/kit/{name}"), b"%d" % number, f"the file named {name!r}")
 
-    async def test_absolute_paths_are_private_where_that_is_claimed(self, boxes: Boxes) -> None:
-        if not boxes.provider.capabilities.private_files:
-            pytest.skip("the provider says that sandboxes share absolute paths")
-        one, other = await boxes.make(), await boxes.make()
-        name = f"/tmp/{boxes.labels['agent-env.run']}"
-        script = "import sys; open(sys.argv[1], 'x').write('mine')"
-        for box in (one, other):  # mode x fails where the file is there already
-            done = await box.exec(["python3", "-c", script, name], timeout=ENOUGH)
-            assert done.exit_code == 0, done.stderr
+
+@SUBJECT.check()
+async def files_written_at_the_same_time_are_kept_apart(trial: Trial) -> None:
+    box = await trial.make()
+    names = [f"/kit/some/folder/{number}" for number in range(12)]
+    await asyncio.gather(*(box.write(name, name.encode() * 10_000) for name in names))
+    for name, data in zip(names, await asyncio.gather(*map(box.read, names)), strict=True):
+        same(data, name.encode() * 10_000, name)
+
+
+@SUBJECT.check()
+async def what_is_read_is_bytes(trial: Trial) -> None:
+    box = await trial.make()
+    await box.write("/kit/text", b"text")
+    data = await box.read("/kit/text")
+    true(isinstance(data, bytes), f"read must return bytes, and returns {type(data).__name__}")
+
+
+@SUBJECT.check()
+async def reading_what_is_not_there(trial: Trial) -> None:
+    box = await trial.make()
+    with raises(FileNotFoundError):
+        await box.read("/kit/nothing/here")
+
+
+@SUBJECT.check()
+async def a_folder_is_no_file(trial: Trial) -> None:
+    box = await trial.make()
+    await box.write("/kit/folder/file", b"1")
+    with raises(IsADirectoryError):
+        await box.read("/kit/folder")
+    with raises(IsADirectoryError):
+        await box.write("/kit/folder", b"2")
+    same(await box.read("/kit/folder/file"), b"1")
+
+
+@SUBJECT.check(boxes=2)
+async def a_new_sandbox_has_no_file_of_another(trial: Trial) -> None:
+    one, other = await trial.make(), await trial.make()
+    await one.write("/kit/mark", b"1")
+    with raises(FileNotFoundError):
+        await other.read("/kit/mark")

@@ -1,24 +1,62 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
-from agent_env_core.errors import Busy, Gone, Unavailable
-from agent_env_core.sandbox.contract import Image, SandboxSpec
-from agent_env_core.testing.fake import FakeProvider
-from agent_env_core.testing.sandbox import FileChecks, LifeChecks, RefusalChecks
+from agent_env_core.errors import Busy, ConfigError, Gone, Unavailable
+from agent_env_core.sandbox.contract import ExecResult, Image, SandboxSpec
+from agent_env_core.testing.fake import METHODS, FakeProvider
+from agent_env_core.testing.sandbox import SandboxConformance
 
 
-class TestConformance(LifeChecks, FileChecks, RefusalChecks):
+class TestConformance(SandboxConformance):
+    """The kit, without what needs real commands."""
+
+    subjects = ("life", "leases", "files", "refusals", "errors")
+
     @pytest.fixture
     async def provider(self):
-        return FakeProvider()
+        async def missing(box, argv, stdin):
+            return ExecResult(127, b"", b"")
+
+        return FakeProvider(programs={"no-such-program-anywhere": missing})
 
     @pytest.fixture
     async def image(self, provider):
         return await provider.prepare(Image(ref="docker.io/library/python:3.12-slim"))
+
+    @pytest.fixture
+    def outside(self, provider):
+        async def exist(labels):
+            return [box.id for box in provider.sandboxes.values() if labels.items() <= box.labels.items()]
+
+        return exist
+
+    @pytest.fixture
+    def faults(self, provider):
+        @asynccontextmanager
+        async def failing(error, methods=METHODS, after=False):
+            for method in methods:
+                provider.fault(method, times=100, error=error, after=after)
+            yield provider
+            provider.heal()
+
+        @asynccontextmanager
+        async def evicted():
+            for box in list(provider.sandboxes):
+                provider.die(box)
+            yield provider
+
+        return {
+            "config": lambda: failing(ConfigError("no such key")),
+            "busy": lambda: failing(Busy("full", retry_after=0.01), ["create"]),
+            "unavailable": lambda: failing(Unavailable("down")),
+            "lost": lambda: failing(Unavailable("no answer"), after=True),
+            "evicted": evicted,
+        }
 
 
 @pytest.fixture
