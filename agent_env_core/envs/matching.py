@@ -77,7 +77,7 @@ def holds(condition: Mapping[str, Any], value: Any) -> bool:
     if "regex" in condition:
         text = value if isinstance(value, str) else json.dumps(value)
         return re.search(condition["regex"], text) is not None
-    return (value not in (None, "", [])) == condition["exists"]
+    return bool(condition["exists"]) == (value not in (None, "", []))
 
 
 def template_faults(value: Any) -> Iterator[str]:

@@ -135,7 +135,7 @@ class Triggers:
         access: Its access rules, which actions may change.
         call_tool: Calls its tools.
         on_firing: Told of each firing once its actions are done.
-        virtual_now: What the env's virtual clock says, if it has one.
+        virtual_now: What the env's virtual clock says; None where it has none.
         watched: The roles whose calls count; None before anything is registered.
     """
 
@@ -143,7 +143,7 @@ class Triggers:
     access: ToolAccess
     call_tool: CallTool
     on_firing: Callable[[Firing], None]
-    virtual_now: Callable[[], datetime | None] = lambda: None
+    virtual_now: Callable[[], Awaitable[datetime | None]]
     watched: frozenset[str] | None = None
     _armed: dict[str, _Armed] = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # firings act one after another, as they were detected
@@ -217,7 +217,8 @@ class Triggers:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def _fire(self, armed: _Armed, facts: Mapping[str, Any], tool: str, role: str) -> None:
-        trigger, detected_at, virtual = armed.trigger, datetime.now(UTC), self.virtual_now()
+        trigger, detected_at = armed.trigger, datetime.now(UTC)
+        virtual = await self.virtual_now()
         done: list[Mapping[str, Any]] = []
         error = ""
         async with self._turn:
