@@ -31,6 +31,8 @@ class PromptAgent(TaskStep):
         agent_name: Who is asked.
         timeout_seconds: Part of the format. It bounds an evaluation; a played turn has no deadline of its own, since a
             trainer generates for a whole batch before it goes on with any turn of it.
+        max_turns: How many answers of the model a turn may take, in evaluations.
+        model_params: Fields of every request to the model, e.g. ``temperature``, in evaluations.
         system_prompt: Replaces the agent's, for this prompt and those after it.
     """
 
@@ -42,6 +44,8 @@ class PromptAgent(TaskStep):
     prompt_id: str = Field(default_factory=lambda: str(uuid.uuid4()), min_length=1)
     agent_name: str = Field(default=DEFAULT_AGENT, min_length=1)
     timeout_seconds: float = Field(default=600, gt=0, allow_inf_nan=False)
+    max_turns: int | None = Field(default=None, ge=1)
+    model_params: dict[str, Any] = Field(default_factory=dict)
     system_prompt: str | None = None
     context_id: str | None = None
     max_conversation_turns: int = Field(default=1, ge=1)
