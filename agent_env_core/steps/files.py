@@ -1,0 +1,246 @@
+"""Files into a sandbox of a run, and out of it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+import os
+import posixpath
+import tarfile
+import time
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_env_core.errors import EpisodeError
+from agent_env_core.steps.placed import File, Load, PlacedSandbox
+from agent_env_core.steps.shell import as_seen_inside, said
+
+if TYPE_CHECKING:
+    from agent_env_core.bundle import Artifact, Bundle, Skill
+
+COPY_SECONDS = 600.0
+"""Seconds that packing or unpacking files inside a sandbox may take."""
+MAX_BYTES = 512 * 1024 * 1024
+"""Bytes of files that one step moves at most."""
+FEW = 2
+"""Up to so many files are written one by one; more travel as one archive."""
+NO_FOLDER = 64
+ZIP_ROOT = "root/"
+"""What stands before the paths in an archive of an environment's files."""
+
+# Arguments: the archive, the folder to unpack it in.
+_UNPACK = 'tar -xof "$1" -C "$2"; code=$?; rm -f "$1"; exit $code'
+# Arguments: the folder, then paths in it; those that don't exist are left out.
+_PACK = r"""
+cd "$1" 2>/dev/null || exit 64
+shift
+for path do
+  shift
+  if [ -e "./$path" ]; then set -- "$@" "./$path"; fi
+done
+[ $# -gt 0 ] || exit 64
+exec tar -cf - "$@"
+"""
+
+
+# -- what there is to put
+
+
+def read_folder(folder: Path, names: Iterable[str]) -> tuple[File, ...]:
+    """Files of a folder of the bundle, by their POSIX paths in it.
+
+    Raises:
+        EpisodeError: One can't be read any more, or they are too many bytes.
+    """
+    files = []
+    size = 0
+    for name in names:
+        path = folder / name
+        try:
+            size += path.stat().st_size
+            if size > MAX_BYTES:
+                raise EpisodeError("setup", f"the files of {folder.name} are more than {MAX_BYTES >> 20} MiB")
+            files.append(File(name, path.read_bytes(), os.access(path, os.X_OK)))
+        except OSError as exc:
+            raise EpisodeError("setup", f"{name} of {folder.name} can't be read: {exc.strerror or exc}") from exc
+    return tuple(files)
+
+
+def entity_files(bundle: Bundle, entity_id: str) -> tuple[File, ...]:
+    """The files that an artifact or a skill is for a sandbox. Seeds of envs are unpacked into the files they hold.
+
+    Raises:
+        EpisodeError: There is no such artifact, or its type has no files for a sandbox.
+    """
+    entity = bundle.artifacts.get(entity_id) or bundle.skills.get(entity_id)
+    if entity is None:
+        raise EpisodeError("setup", f"there is no artifact {entity_id!r} in the bundle {bundle.name!r}")
+    kind = getattr(entity, "type", "skill")
+    if kind in ("docker_image", "cli"):
+        fix = "a file or file_artifact_universe can be loaded"
+        raise EpisodeError("setup", f"the artifact {entity.name!r} is a {kind}, which is no files for a sandbox: {fix}")
+    if kind == "environment":
+        return tuple(file for seed in _seeds(bundle, entity) for file in unpack(seed))
+    if kind == "environment_universe":
+        parts = [bundle.artifacts[part] for part in _parts(entity) if part in bundle.artifacts]
+        loose = read_folder(entity.path, entity.files) if not parts else ()
+        seeds = [seed for part in parts for seed in _seeds(bundle, part)]
+        return tuple(file for seed in (*seeds, *loose) for file in unpack(seed))
+    return read_folder(entity.path, entity.files)
+
+
+def _seeds(bundle: Bundle, artifact: Artifact | Skill) -> tuple[File, ...]:
+    named = getattr(artifact, "settings", {}).get("file")
+    source = bundle.artifacts.get(named, artifact)
+    return read_folder(source.path, source.files)
+
+
+def _parts(artifact: Artifact | Skill) -> list[str]:
+    found: Any = getattr(artifact, "settings", {}).get("environment_artifacts") or []
+    return [part["artifact"] if isinstance(part, dict) else part for part in found]
+
+
+def unpack(seed: File) -> tuple[File, ...]:
+    """The files in an env's seed: those of an object's ``files``, or below ``root/`` of a zip; else the seed itself."""
+    if zipfile.is_zipfile(io.BytesIO(seed.data)):
+        with zipfile.ZipFile(io.BytesIO(seed.data)) as archive:
+            members = [member for member in archive.infolist() if not member.is_dir()]
+            if sum(member.file_size for member in members) > MAX_BYTES:
+                raise EpisodeError("setup", f"{seed.path} unpacks to more than {MAX_BYTES >> 20} MiB")
+            found = [(m.filename.removeprefix(ZIP_ROOT), m) for m in members if m.filename.startswith(ZIP_ROOT)]
+            return tuple(File(inner(name, seed.path), archive.read(member)) for name, member in found) or (seed,)
+    try:
+        listed = json.loads(seed.data)["files"]
+        return tuple(File(inner(entry["path"], seed.path), _content(entry)) for entry in listed)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return (seed,)
+
+
+def _content(entry: dict[str, Any]) -> bytes:
+    content = entry["content"]
+    if entry.get("encoding") in ("base64", "b64"):
+        try:
+            return base64.b64decode(content, validate=True)
+        except binascii.Error as exc:
+            raise EpisodeError("setup", f"{entry['path']!r} of a seed is no base64: {exc}") from exc
+    return content.encode() if isinstance(content, str) else json.dumps(content).encode()
+
+
+def inner(path: str, owner: str) -> str:
+    """A relative path that stays in its folder.
+
+    Raises:
+        EpisodeError: It leads out.
+    """
+    clean = posixpath.normpath(path.lstrip("/"))
+    if clean in (".", "..") or clean.startswith("../") or "\0" in clean:
+        raise EpisodeError("setup", f"the path {path!r} in {owner} leads out of its folder")
+    return clean
+
+
+# -- moving
+
+
+async def put_files(placed: PlacedSandbox, destination: str, files: Sequence[File], *, again: bool = False) -> None:
+    """Puts files below a folder of a sandbox, in place of what is there under their names.
+
+    They are remembered in :attr:`PlacedSandbox.loads`, so that they can be put there once more: into a fresh sandbox,
+    or over what an agent's process did to them.
+
+    Args:
+        placed: The sandbox.
+        destination: An absolute path; made where it doesn't exist.
+        files: What to put there.
+        again: They come from there, so they aren't remembered another time.
+
+    Raises:
+        EpisodeError: They can't be put there.
+        SandboxError: The sandbox is gone.
+    """
+    if not destination.startswith("/"):
+        raise EpisodeError("setup", f"destination_path={destination!r} must be an absolute path")
+    await as_seen_inside(placed, destination)
+    if not again:
+        placed.loads.append(Load(destination, tuple(files), placed.played))
+    try:
+        if len(files) > FEW:
+            await _put_archive(placed, destination, files)
+        else:
+            await _put_each(placed, destination, files)
+    except OSError as exc:
+        raise EpisodeError("setup", f"{destination} in the sandbox {placed.name!r} can't be written: {exc}") from exc
+
+
+async def put_again(placed: PlacedSandbox, *, after_turn: bool) -> None:
+    """Puts what was loaded before, or after, an agent was at work, there again."""
+    for load in list(placed.loads):
+        if load.after_turn is after_turn:
+            await put_files(placed, load.destination, load.files, again=True)
+
+
+async def _put_archive(placed: PlacedSandbox, destination: str, files: Sequence[File]) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for file in files:
+            member = tarfile.TarInfo(file.path)
+            member.size, member.mode, member.mtime = len(file.data), 0o755 if file.executable else 0o644, time.time()
+            archive.addfile(member, io.BytesIO(file.data))
+    packed = posixpath.join(destination, f".agent-env-{placed.mark[:8]}.tar")
+    await placed.sandbox.write(packed, buffer.getvalue())
+    done = await placed.sandbox.exec(["sh", "-c", _UNPACK, "sh", packed, destination], timeout=COPY_SECONDS)
+    if done.exit_code == 127:
+        await _put_each(placed, destination, files)
+    elif done.exit_code != 0:
+        raise EpisodeError("setup", f"files can't be put into {destination} of {placed.name!r}: {said(done)}")
+
+
+async def _put_each(placed: PlacedSandbox, destination: str, files: Sequence[File]) -> None:
+    for file in files:
+        await placed.sandbox.write(posixpath.join(destination, file.path), file.data)
+    runnable = [posixpath.join(destination, file.path) for file in files if file.executable]
+    if runnable:
+        done = await placed.sandbox.exec(["chmod", "755", *runnable], timeout=COPY_SECONDS)
+        if done.exit_code != 0:
+            raise EpisodeError("setup", f"{runnable[0]} in {placed.name!r} can't be made executable: {said(done)}")
+
+
+async def take_files(placed: PlacedSandbox, base: str, paths: Sequence[str] = (".",)) -> tuple[File, ...]:
+    """The regular files below a folder of a sandbox; links and what doesn't exist are left out.
+
+    Args:
+        placed: The sandbox.
+        base: The folder, an absolute path.
+        paths: Files and folders in it.
+
+    Returns:
+        Each by its path relative to ``base``, sorted.
+
+    Raises:
+        EpisodeError: They can't be taken, or are too many bytes.
+        SandboxError: The sandbox is gone.
+    """
+    await as_seen_inside(placed, base)
+    done = await placed.sandbox.exec(["sh", "-c", _PACK, "sh", base, *paths], timeout=COPY_SECONDS)
+    if done.exit_code == NO_FOLDER:
+        return ()
+    try:
+        if done.exit_code not in (0, 1):  # 1: a file changed while it was read
+            raise tarfile.TarError(said(done))
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+            files = [_taken(archive, member, base) for member in archive if member.isreg() or member.islnk()]
+    except (tarfile.TarError, KeyError) as exc:
+        limit = "the provider hands over only so much of a command's output; name fewer files"
+        raise EpisodeError(
+            "setup", f"{base} of {placed.name!r} can't be taken ({len(done.stdout)} bytes came, {limit}): {exc}"
+        ) from exc
+    return tuple(sorted(files, key=lambda file: file.path))
+
+
+def _taken(archive: tarfile.TarFile, member: tarfile.TarInfo, base: str) -> File:
+    opened = archive.extractfile(member)
+    data = opened.read() if opened is not None else b""
+    return File(inner(member.name, base), data, bool(member.mode & 0o100))
