@@ -78,7 +78,20 @@ class EpisodeRefused(_Problems):
 
 
 class PluginError(AgentEnvError):
-    """A plugin that is missing, broken, or in conflict with another; the message holds the fix."""
+    """A plugin that is missing, broken, or in conflict with another.
+
+    Attributes:
+        message: What is wrong.
+        fix: What to do about it; empty where the message says it all. The error's text is both.
+    """
+
+    def __init__(self, message: str, fix: str = "") -> None:
+        self.message = message
+        self.fix = fix
+        super().__init__(message, fix)
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.fix}" if self.fix else self.message
 
 
 class CapacityError(AgentEnvError):

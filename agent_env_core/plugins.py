@@ -9,6 +9,7 @@ empty allows none. Built-ins, the entry points of our own core distribution, are
 
 from __future__ import annotations
 
+import difflib
 import os
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -222,7 +223,7 @@ class Plugins:
         claims = [entry for entry in self.entries if entry.group == NAMED_GROUP and entry.name == name]
         usable = [entry for entry in claims if entry.status in ("unloaded", "loaded")]
         if not usable:
-            raise PluginError(self._absent(kind, name, claims))
+            raise self._absent(kind, name, claims)
         entry = usable[0]
         things = self._collect(entry, self._load(entry), KINDS[kind])
         if name not in things:
@@ -233,13 +234,21 @@ class Plugins:
         self._things[kind, name] = things[name]
         return things[name]
 
-    def _absent(self, kind: str, name: str, claims: list[Entry]) -> str:
+    def claimed(self, name: str) -> bool:
+        """Whether an entry point bears the name, usable or not."""
+        return any(entry.group == NAMED_GROUP and entry.name == name for entry in self.entries)
+
+    def _absent(self, kind: str, name: str, claims: list[Entry]) -> PluginError:
         if claims:
-            return f"the {kind} {name!r} can't be used: " + "; ".join(sorted({entry.detail for entry in claims}))
+            details = "; ".join(sorted({entry.detail for entry in claims}))
+            return PluginError(f"the {kind} {name!r} can't be used: {details}")
         if name in OUR_EXTRAS:
-            return f"the {kind} {name!r} isn't installed: pip install 'agentenv-framework[{OUR_EXTRAS[name]}]'"
-        known = ", ".join(self.known(kind)) or "none"
-        return f"there is no {kind} {name!r}; known: {known}"
+            extra = f"pip install 'agentenv-framework[{OUR_EXTRAS[name]}]'"
+            return PluginError(f"the {kind} {name!r} isn't installed: {extra}")
+        known = self.known(kind)
+        close = difflib.get_close_matches(name[:200], known, n=1, cutoff=0.6)
+        fix = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
+        return PluginError(f"there is no {kind} {name!r}", fix)
 
     def known(self, kind: str) -> list[str]:
         """Names of ``kind`` that can be loaded. Loads every named plugin to find out: for messages and lists."""

@@ -14,8 +14,19 @@ from pathlib import Path
 import psutil
 import pytest
 
+os.environ["AGENT_ENV_STORE"] = ""  # the map of whoever runs the tests is not theirs
+
 ROOT = Path(__file__).resolve().parent.parent
 GRIDSIM = ROOT / "bundles" / "gridsim-v1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _alone_on_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Limits aren't shared with other runs, and nothing is deployed ahead, but where a test is about that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENT_ENV_RUN_DIR", str(tmp_path_factory.mktemp("run")))
+        patch.setenv("AGENT_ENV_WARM", "0")
+        yield
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from agent_env_core.bundle import frontmatter
 from agent_env_core.bundle.entities import DOCKERFILE, read_ref
 from agent_env_core.bundle.holding import Holding, Reading
 from agent_env_core.bundle.model import Artifact, Skill
-from agent_env_core.bundle.names import listed, quote
+from agent_env_core.bundle.names import listed, nfc, quote
+from agent_env_core.bundle.references import Target
 
 SKILL_FILE = "SKILL.md"
 _SKILL_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -92,7 +93,8 @@ def _environment(reading: Reading, held: Holding) -> Settings:
     elif held.files:
         held.table.fault("file", "names another artifact, and the folder holds files too", "keep one of them")
     else:
-        settings["file"] = reading.find_artifact(held.table, "file", given, "file")
+        target = reading.find(held.table, "file", given, "artifact", "file")
+        settings["file"] = target.id if target else None
     return settings
 
 
@@ -104,23 +106,54 @@ def _environment_universe(reading: Reading, held: Holding) -> Settings:
         return {}
     named = []
     for at, item in enumerate(given):
-        named.append(reading.find_artifact(held.table, f"environment_artifacts[{at}]", item, "environment"))
-    folders: dict[str, list[str]] = {}
-    for path in held.files:
-        parts = path.split("/")
-        depth = 3 if parts[0] == "metadata" else 2
-        if len(parts) == depth:
-            folders.setdefault("/".join(parts[:-1]), []).append(path)
-        else:
-            fix = "put it in <environment_name>/ or metadata/<key>/"
-            reading.problems.add(f"{held.place}/{path}", "is in no place that an environment_universe has", fix)
+        named.append(reading.find(held.table, f"environment_artifacts[{at}]", item, "artifact", "environment"))
+    folders = _seed_folders(held)
+    for path in set(held.files).difference(*folders.values()):
+        fix = "put it in <environment_name>/ or metadata/<key>/"
+        reading.problems.add(f"{held.place}/{path}", "is in no place that an environment_universe has", fix)
     for folder, paths in folders.items():
         if len(paths) > 1:
             message = f"must hold exactly one file, and holds {len(paths)}"
             reading.problems.add(f"{held.place}/{folder}", message)
     if not named and not folders:
         reading.problems.add(held.place, "holds no seed", "add <environment_name>/<file>, or environment_artifacts")
-    return {"environment_artifacts": tuple(name for name in named if name)}
+    derived = tuple(target.id for target in derived_targets(held) if target.type == "environment")
+    return {"environment_artifacts": tuple(target.id for target in named if target), "derived": derived}
+
+
+def _seed_folders(held: Holding) -> dict[str, list[str]]:
+    """The files of a universe by the folder they seed from: ``<environment_name>`` or ``metadata/<key>``."""
+    folders: dict[str, list[str]] = {}
+    for path in held.files:
+        parts = path.split("/")
+        if len(parts) == (3 if parts[0] == "metadata" else 2):
+            folders.setdefault("/".join(parts[:-1]), []).append(path)
+    return folders
+
+
+def derived_targets(held: Holding) -> Iterator[Target]:
+    """The artifacts that the folders of a universe stand for; their names are its own with ``__`` and theirs."""
+    for folder in _seed_folders(held) if artifact_type(held) == "environment_universe" else ():
+        end = "__" + nfc(folder.replace("/", "__"))
+        if folder.startswith("metadata/"):
+            yield Target(held.id + end, held.name + end, "file")
+        else:
+            yield Target(held.id + end, held.name + end, "environment")
+            yield Target(f"{held.id}{end}__file", f"{held.name}{end}__file", "file")
+
+
+def read_derived(held: Holding) -> Iterator[Artifact]:
+    """The same artifacts as :func:`derived_targets`, read."""
+    for folder, files in _seed_folders(held).items():
+        end = "__" + nfc(folder.replace("/", "__"))
+        place, content = Path(held.folder.path), (files[0],)
+        if folder.startswith("metadata/"):
+            yield Artifact(held.id + end, held.name + end, "file", place, content)
+            continue
+        file = f"{held.id}{end}__file"
+        settings = {"environment_name": nfc(folder), "file": file}
+        yield Artifact(held.id + end, held.name + end, "environment", place, (), settings=settings)
+        yield Artifact(file, f"{held.name}{end}__file", "file", place, content)
 
 
 def _cli(reading: Reading, held: Holding) -> Settings:

@@ -14,12 +14,14 @@ from agent_env_core.bundle.source_scan import card_names
 
 DOCKERFILE = "Dockerfile"
 ENV_TYPE = "mcp_server"
+MULTI_TYPE = "multi"
 AGENT_TYPE = "a2a_agent"
 ENV_KEYS = ("type", "id", "image", "environment_name", "env_provider_type")
+MULTI_KEYS = ("type", "id", "mcp_server_envs", "website_envs", "name", "env_provider_type")
 AGENT_KEYS = ("type", "id", "image", "default_env_vars", "metadata")
 METADATA_KEYS = ("default_model", "min_disk_size_gb", "takes_credentials")
 #: Kinds of env that the format knows and that can't be deployed here.
-OTHER_ENV_TYPES = frozenset({"website", "multi", "computer_driver"})
+OTHER_ENV_TYPES = frozenset({"website", "computer_driver"})
 CONFIG_ONLY_TYPES = frozenset({"gateway_server", "service_db"})
 PROVIDER_TYPES = ("gateway", "server")
 #: Names that a gateway uses for its own servers.
@@ -62,8 +64,8 @@ def read_image(reading: Reading, held: Holding) -> EnvImage | None:
     if "ref" in keys:
         ref = read_ref(held.table, "image.ref", value["ref"])
         return EnvImage(ref=ref) if ref else None
-    found = reading.find_artifact(held.table, "image", value, "docker_image")
-    artifact = reading.artifacts.get(found or "")
+    found = reading.find(held.table, "image", value, "artifact", "docker_image")
+    artifact = reading.artifact(found.id) if found else None
     if artifact is None:
         return None
     ref = artifact.settings.get("ref")
@@ -86,18 +88,27 @@ def _built(held: Holding, dockerfile: Any) -> EnvImage | None:
     return None
 
 
+def is_multi(held: Holding) -> bool:
+    """Whether an env's folder is that of one which is made of others; those are read first."""
+    return held.table.data.get("type") == MULTI_TYPE
+
+
 def read_env(reading: Reading, held: Holding) -> Env | None:
     """An env from its folder; None with problems noted."""
     table = held.table
     kind = table.text("type") or ENV_TYPE
+    if kind == MULTI_TYPE:
+        return _multi(reading, held)
+    if kind in OTHER_ENV_TYPES:
+        _unsupported(reading, held, f"type {kind!r}", f"is of type {kind}")
+        return None
     if kind != ENV_TYPE:
-        table.fault("type", _type_fault(kind), f"use {ENV_TYPE}")
+        fault = "can't stand in a bundle" if kind in CONFIG_ONLY_TYPES else "is unknown"
+        table.fault("type", f"{quote(kind)} {fault}", f"use {ENV_TYPE} or {MULTI_TYPE}")
         return None
     table.known(ENV_KEYS)
     image = read_image(reading, held)
-    provider = table.text("env_provider_type") or PROVIDER_TYPES[0]
-    if provider not in PROVIDER_TYPES:
-        table.fault("env_provider_type", f"{quote(provider)} is unknown", f"use one of {', '.join(PROVIDER_TYPES)}")
+    provider = _provider(table)
     name = table.text("environment_name")
     if "environment_name" not in table.data and image is not None:
         name = _scan(reading, held, image)
@@ -108,10 +119,61 @@ def read_env(reading: Reading, held: Holding) -> Env | None:
     return Env(held.id, held.name, ENV_TYPE, name, provider, image, Path(held.folder.path))
 
 
-def _type_fault(kind: str) -> str:
-    if kind in OTHER_ENV_TYPES:
-        return f"{kind!r} can't be deployed by this version"
-    return f"{kind!r} can't stand in a bundle" if kind in CONFIG_ONLY_TYPES else f"{quote(kind)} is unknown"
+def _provider(table: Table) -> str:
+    provider = table.text("env_provider_type") or PROVIDER_TYPES[0]
+    if provider not in PROVIDER_TYPES:
+        table.fault("env_provider_type", f"{quote(provider)} is unknown", f"use one of {', '.join(PROVIDER_TYPES)}")
+    return provider
+
+
+def _unsupported(reading: Reading, held: Holding, what: str, told: str) -> None:
+    """Notes an env that the format knows and that can't be run here; it concerns the tasks that use it and no other."""
+    reading.names.refuse("env", held.id, f"{told}, which can't be deployed by this version")
+    message = f"{what} can't be deployed by this version"
+    reading.unsupported.add(held.table.place, message, "tasks that name the env are left out")
+
+
+def _multi(reading: Reading, held: Holding) -> Env | None:
+    """An env that is made of other envs of the bundle, each with an environment name of its own."""
+    table = held.table
+    before = len(reading.problems.found)
+    table.known(MULTI_KEYS)
+    lists = {key: table.data.get(key, []) for key in ("mcp_server_envs", "website_envs")}
+    for key, value in lists.items():
+        if not isinstance(value, list):
+            table.fault(key, f"must be a list of envs, not {quote(value)}")
+    name = table.text("name") or held.name
+    if "name" in table.data and len(name.split()) > 1:
+        table.fault("name", f"{quote(name)} has a blank in it", "use a hyphen")
+    provider = _provider(table)
+    if len(reading.problems.found) > before:
+        return None
+    if lists["website_envs"]:
+        _unsupported(reading, held, "website_envs", "is made of websites")
+        return None
+    if not lists["mcp_server_envs"]:
+        table.fault("mcp_server_envs", "is missing, or empty", 'name at least one env: ["…"]')
+    targets = [
+        reading.find(table, f"mcp_server_envs[{at}]", item, "env") for at, item in enumerate(lists["mcp_server_envs"])
+    ]
+    children = [child for target in targets if target and (child := _child(reading, held, target.id))]
+    by_name: dict[str, Env] = {}
+    for child in children:
+        if (other := by_name.setdefault(child.environment_name, child)) is not child:
+            said = f"{child.name!r} and {other.name!r} have one environment_name, {child.environment_name!r}"
+            table.fault("mcp_server_envs", said, "give one of them another: directives tell servers apart by it")
+    if len(reading.problems.found) > before or len(children) < len(targets):
+        return None  # what is wrong with a child is noted where the child is
+    path = Path(held.folder.path)
+    return Env(held.id, held.name, MULTI_TYPE, name, provider, None, path, tuple(children))
+
+
+def _child(reading: Reading, held: Holding, env_id: str) -> Env | None:
+    child = reading.env(env_id)
+    if child is None or not child.children:
+        return child
+    held.table.fault("mcp_server_envs", f"{child.name!r} is made of others itself", "name those")
+    return None
 
 
 def _scan(reading: Reading, held: Holding, image: EnvImage) -> str | None:

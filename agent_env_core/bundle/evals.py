@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from agent_env_core.bundle.config import Table
@@ -34,36 +35,29 @@ def read_eval(reading: Reading, table: Table, name: str) -> tuple[str, tuple[str
         return entity_id, ()
     found: dict[str, None] = {}
     for at, item in enumerate(given):
-        task_id = _task(reading, table, f"tasks[{at}]", item)
-        if task_id in found:
+        task = reading.find(table, f"tasks[{at}]", item, "task")
+        if task and task.id in found:
             table.fault(f"tasks[{at}]", f"lists {quote(item)} again", "list each task once")
-        elif task_id:
-            found[task_id] = None
+        elif task:
+            found[task.id] = None
     return entity_id, tuple(found)
 
 
-def _task(reading: Reading, table: Table, key: str, item: Any) -> str | None:
-    wanted = {"task": item} if isinstance(item, str) else item
-    if not isinstance(wanted, dict) or not isinstance(wanted.get("task"), str) or wanted.keys() - {"task", "version"}:
-        table.fault(key, f"must be the name of a task, not {quote(item)}")
-        return None
-    target = reading.names.resolve("task", wanted["task"], table.place, reading.problems, key)
-    if target is not None and "version" in wanted:
-        table.fault(key, f"pins a version, and {target.name!r} belongs to this bundle", "leave version out")
-    return target.id if target else None
-
-
-def check_aliases(reading: Reading, entry: Entry, holdings: dict[str, list[Holding]]) -> None:
-    """Checks ``aliases.toml``. Aliases work once a bundle is installed by a distribution, not from a folder.
+def read_aliases(reading: Reading, entry: Entry, holdings: Mapping[str, list[Holding]]) -> dict[str, dict[str, str]]:
+    """Reads ``aliases.toml``. Aliases work once a bundle is installed by a distribution, not from a folder.
 
     Args:
         reading: What the readers share.
         entry: The file.
         holdings: The folders of each kind, ``agents`` and ``envs`` among them.
+
+    Returns:
+        Kind to alias to the id of what bears it.
     """
+    found: dict[str, dict[str, str]] = {}
     table = reading.table(entry)
     if table is None:
-        return
+        return found
     table.known(ALIAS_TABLES)
     for folder, kind in ALIAS_TABLES.items():
         part = table.table(folder)
@@ -82,6 +76,9 @@ def check_aliases(reading: Reading, entry: Entry, holdings: dict[str, list[Holdi
                 continue
             for alias in aliases:
                 _alias(reading, part, kind, name, alias, taken)
+        ids = {name: held.id for name, held in by_name.items()}
+        found[kind] = {alias: ids[name] for alias, name in taken.items() if name in ids}
+    return found
 
 
 def _alias(reading: Reading, part: Table, kind: str, name: str, alias: Any, taken: dict[str, str]) -> None:

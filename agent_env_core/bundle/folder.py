@@ -142,13 +142,15 @@ class Folder:
                 else:
                     waiting.append((entry, (*holders, real)))
 
-    def read(self, entry: Entry, *, skip_large: bool = False) -> bytes | None:
+    def read(self, entry: Entry, *, skip_large: bool = False, problems: Problems | None = None) -> bytes | None:
         """A file's bytes; None with a problem noted where that can't be.
 
         Args:
             entry: The file.
             skip_large: Whether a file past the limit of config files is passed over without a problem.
+            problems: Where to note it, when it isn't a matter of the whole bundle.
         """
+        problems = self.problems if problems is None else problems
         place = show(entry.rel)
         try:
             # O_NONBLOCK: were it swapped for a pipe after it was listed, opening it must not wait for a writer.
@@ -156,7 +158,7 @@ class Folder:
             try:
                 status = os.fstat(handle)
                 if not stat.S_ISREG(status.st_mode):
-                    self.problems.add(place, "is not a regular file")
+                    problems.add(place, "is not a regular file")
                     return None
                 if status.st_size <= MAX_BYTES:
                     with open(handle, "rb", buffering=0, closefd=False) as file:
@@ -164,11 +166,11 @@ class Folder:
             finally:
                 os.close(handle)
         except OSError as exc:
-            self.problems.add(place, f"can't be read: {exc.strerror or exc}")
+            problems.add(place, f"can't be read: {exc.strerror or exc}")
             return None
         if not skip_large:
             limit = MAX_BYTES // (1024 * 1024)
-            self.problems.add(place, f"is {status.st_size:,} bytes long, and {limit} MiB is the limit")
+            problems.add(place, f"is {status.st_size:,} bytes long, and {limit} MiB is the limit")
         return None
 
     def exact(self, entries: list[Entry], names: tuple[str, ...]) -> list[Entry]:

@@ -8,9 +8,10 @@ from typing import Any
 from agent_env_core.bundle.config import ConfigFault, Problems, Table, parse_toml
 from agent_env_core.bundle.folder import Entry, Folder
 from agent_env_core.bundle.ids import MAX_AUTHORED_BYTES, PREFIX, id_fault, name_fault
-from agent_env_core.bundle.model import Artifact
+from agent_env_core.bundle.model import Artifact, Env
 from agent_env_core.bundle.names import nfc, quote, show
-from agent_env_core.bundle.references import Names
+from agent_env_core.bundle.references import Names, Target, an
+from agent_env_core.bundle.shelf import Shelf
 
 
 @dataclass
@@ -23,6 +24,9 @@ class Reading:
         id_root: What derived ids begin with.
         names: What a reference can name; complete once every entity's folder was held.
         artifacts: By id; complete before envs and agents are read.
+        envs: By id; those that are no ``multi`` are complete before the others are read.
+        pulled: What was named and lies elsewhere.
+        unsupported: What the format has and this version doesn't run. It concerns those only who use it.
     """
 
     folder: Folder
@@ -30,6 +34,9 @@ class Reading:
     id_root: str
     names: Names = field(default_factory=lambda: Names({}))
     artifacts: dict[str, Artifact] = field(default_factory=dict)
+    envs: dict[str, Env] = field(default_factory=dict)
+    pulled: Shelf = field(default_factory=Shelf)
+    unsupported: Problems = field(default_factory=Problems)
 
     def name_of(self, entry: Entry, stem: str) -> str | None:
         """An entity's name in composed form; None with a problem noted where no id can end in it."""
@@ -50,30 +57,39 @@ class Reading:
             self.problems.add(place, str(exc))
             return None
 
-    def find_artifact(self, table: Table, key: str, given: Any, artifact_type: str) -> str | None:
-        """The id of an artifact that a toml names as a text or as ``{ artifact = "…", version = n }``.
+    def find(self, table: Table, key: str, given: Any, kind: str, artifact_type: str = "") -> Target | None:
+        """What a toml names as a text or as ``{ <kind> = "…", version = n }``; None with a problem noted.
 
-        Returns:
-            The id, or None with a problem noted.
+        Args:
+            table: Where it stands.
+            key: The key it stands under.
+            given: The value.
+            kind: What it should name: ``artifact``, ``env`` or ``task``.
+            artifact_type: The type it should have.
         """
-        wanted = {"artifact": given} if isinstance(given, str) else given
-        if not isinstance(wanted, dict) or not isinstance(wanted.get("artifact"), str) or wanted.keys() - _PINNED:
-            table.fault(key, f'must be the name of an artifact or {{ artifact = "…" }}, not {quote(given)}')
+        wanted = {kind: given} if isinstance(given, str) else given
+        if not isinstance(wanted, dict) or not isinstance(wanted.get(kind), str) or wanted.keys() - {kind, "version"}:
+            table.fault(key, f'must be the name of {an(kind)} or {{ {kind} = "…" }}, not {quote(given)}')
             return None
-        target = self.names.resolve("artifact", wanted["artifact"], table.place, self.problems, table.at(key))
+        target = self.names.resolve(kind, wanted[kind], table.place, self.problems, table.at(key))
         if target is None:
             return None
-        if target.type not in ("", artifact_type):
+        if artifact_type and target.type not in ("", artifact_type):
             fault = f"must name an artifact of type {artifact_type}, and {target.name!r} is of type {target.type}"
             table.fault(key, fault)
             return None
-        if "version" in wanted:
-            table.fault(key, f"pins a version, and {target.name!r} belongs to this bundle", "leave version out")
+        if "version" in wanted and not target.pinned:
+            table.fault(key, f"pins a version, and {target.name!r} belongs to {target.home}", "leave version out")
             return None
-        return target.id
+        return target
 
+    def artifact(self, entity_id: str) -> Artifact | None:
+        """An artifact of the bundle or of elsewhere; None where it can't be read, which is noted."""
+        return self.artifacts.get(entity_id) or self.pulled.artifacts.get(entity_id)
 
-_PINNED = {"artifact", "version"}
+    def env(self, entity_id: str) -> Env | None:
+        """The same of an env."""
+        return self.envs.get(entity_id) or self.pulled.envs.get(entity_id)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agent_env_core.errors import Problem
+
 Step = Mapping[str, Any]
 """One step of a task as its file wrote it, with references as ids. Unknown fields are kept."""
 
@@ -123,6 +125,15 @@ class Artifact:
         (only,) = self.files
         return self.path / only
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The ids of the artifacts that it is made of: an ``environment``'s file, an ``environment_universe``'s seeds.
+
+        A universe that keeps its seeds in folders has artifacts of its own made of them, which it names here too.
+        """
+        file = self.settings.get("file")
+        return (file,) if file else (*self.settings.get("environment_artifacts", ()), *self.settings.get("derived", ()))
+
 
 @dataclass(frozen=True)
 class Skill:
@@ -163,6 +174,23 @@ class Task:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A task that can't be used. It stands in no split, and stops no other task.
+
+    Attributes:
+        id: The id that it would have.
+        name: Its file's name without ``.json``.
+        path: Its file.
+        problems: Why, sorted; each with its file and step.
+    """
+
+    id: str
+    name: str
+    path: Path
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True)
 class Eval:
     """A named selection of a bundle's tasks; a server offers it as a split of the same name.
 
@@ -170,7 +198,7 @@ class Eval:
         id: Its id in the store of evals.
         name: Its file's name without ``.toml``.
         path: Its file.
-        tasks: Task ids in the file's order.
+        tasks: Task ids in the file's order, those of tasks that were left out included.
     """
 
     id: str
@@ -194,7 +222,11 @@ class Bundle:
         skills: By id.
         tasks: In order of their names.
         evals: By id.
+        left_out: The tasks that can't be used, in order of their names.
+        unsupported: What the format has and this version doesn't run, such as an env of another type.
         ignored: What lies in the folder and is no part of the bundle: POSIX paths relative to ``root``.
+
+    Entities of the store map and of installed bundles that this bundle names stand beside its own.
     """
 
     name: str
@@ -207,6 +239,8 @@ class Bundle:
     skills: Mapping[str, Skill] = field(default_factory=dict, hash=False)
     tasks: tuple[Task, ...] = ()
     evals: Mapping[str, Eval] = field(default_factory=dict, hash=False)
+    left_out: tuple[LeftOut, ...] = ()
+    unsupported: tuple[Problem, ...] = ()
     ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -217,5 +251,33 @@ class Bundle:
         """What a server offers: ``all`` in the order of names, then each eval in the order of its file."""
         by_id = {task.id: task for task in self.tasks}
         splits = {ALL_SPLIT: self.tasks}
-        splits.update((e.name, tuple(by_id[task_id] for task_id in e.tasks)) for e in self.evals.values())
+        for e in self.evals.values():
+            splits[e.name] = tuple(by_id[task_id] for task_id in e.tasks if task_id in by_id)
         return splits
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Everything that is wrong with it, though it can be used: tasks that were left out, and the unsupported."""
+        return tuple(sorted({*self.unsupported, *(problem for one in self.left_out for problem in one.problems)}))
+
+    def seeds(self, artifact_id: str) -> dict[str, Path]:
+        """The files that an artifact seeds an env's servers with, by environment name.
+
+        Args:
+            artifact_id: An artifact of type ``environment`` or ``environment_universe``.
+
+        Raises:
+            KeyError: It isn't in the bundle, or isn't of either type.
+        """
+        artifact = self.artifacts[artifact_id]
+        if artifact.type == "environment":
+            held = self.artifacts[artifact.settings["file"]] if "file" in artifact.settings else artifact
+            return {artifact.settings["environment_name"]: held.file}
+        if artifact.type != "environment_universe":
+            raise KeyError(f"{artifact.name!r} is of type {artifact.type}, and seeds nothing")
+        return {
+            name: file
+            for part in artifact.parts
+            if self.artifacts[part].type == "environment"
+            for name, file in self.seeds(part).items()
+        }

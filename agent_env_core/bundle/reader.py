@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from agent_env_core.bundle.artifacts import SKILL_FILE, artifact_type, read_artifact, read_skill
+from agent_env_core.bundle.artifacts import (
+    SKILL_FILE,
+    artifact_type,
+    derived_targets,
+    read_artifact,
+    read_derived,
+    read_skill,
+)
 from agent_env_core.bundle.config import Problems
-from agent_env_core.bundle.entities import DOCKERFILE, read_agent, read_env
-from agent_env_core.bundle.evals import check_aliases, read_eval
+from agent_env_core.bundle.elsewhere import Elsewhere
+from agent_env_core.bundle.entities import DOCKERFILE, is_multi, read_agent, read_env
+from agent_env_core.bundle.evals import read_aliases, read_eval
 from agent_env_core.bundle.folder import Entry, Folder
 from agent_env_core.bundle.holding import Holding, Reading, hold
 from agent_env_core.bundle.ids import id_fault, id_root
-from agent_env_core.bundle.model import Bundle, Eval, Task
+from agent_env_core.bundle.installed import InstalledBundle, find_bundle
+from agent_env_core.bundle.model import Bundle, Eval, LeftOut, Task
 from agent_env_core.bundle.names import nfc, show
 from agent_env_core.bundle.references import Names, Target
+from agent_env_core.bundle.shelf import Shelf
+from agent_env_core.bundle.store import Store, store_file
 from agent_env_core.bundle.tasks import Declarations, StepTypes, TaskReader
-from agent_env_core.errors import BundleError, Problem
+from agent_env_core.errors import BundleError
 
 KINDS = ("envs", "agents", "artifacts", "skills", "tasks", "evals")
 ALIASES = "aliases.toml"
@@ -28,10 +39,13 @@ RESERVED = "bundle.toml"
 
 
 def load_bundle(path: str | os.PathLike[str], step_types: StepTypes) -> Bundle:
-    """Reads and checks a bundle folder.
+    """Reads and checks a bundle.
+
+    What is wrong with one task leaves that task out; see :attr:`Bundle.left_out`. What is wrong with anything else has
+    to be mended first.
 
     Args:
-        path: The folder.
+        path: The bundle's folder; or, where no folder is there, the name of an installed bundle.
         step_types: What a step type declares, by the name a task writes; None for a type that nobody has. It may raise
             ``PluginError``; its message then stands in the problem.
 
@@ -39,30 +53,26 @@ def load_bundle(path: str | os.PathLike[str], step_types: StepTypes) -> Bundle:
         The bundle, with references as ids.
 
     Raises:
-        BundleError: The folder is no bundle, or something in it is wrong; holds every problem found.
+        BundleError: There is no such bundle, something in it besides its tasks is wrong, or none of its tasks can be
+            used; holds every problem found.
     """
-    given = os.fspath(path)
-    root, fault = _root(given)
-    if root is None:
-        raise BundleError(f"bundle {show(given)}", [Problem(".", *fault)])
+    found = find_bundle(path)
     problems = Problems()
-    bundle = _BundleReader(root, problems, step_types).read()
-    if problems.found or bundle is None:
-        raise BundleError(f"bundle {show(str(root))}", problems.found)
+    elsewhere = Elsewhere(Store(store_file()), _read_installed)
+    bundle = _BundleReader(found.root, found.id_root, problems, elsewhere).read(step_types)
+    if bundle is None or problems.found or (bundle.left_out and not bundle.tasks):
+        every = [*problems.found, *(bundle.problems if bundle else ())]
+        raise BundleError(f"bundle {show(str(found.root))}", every)
     return bundle
 
 
-def _root(given: str) -> tuple[Path | None, tuple[str, str]]:
-    """The folder without symlinks, or why there is none."""
-    try:
-        root = Path(os.path.realpath(given, strict=True))
-        if not root.is_dir():
-            return None, ("is no folder", "name the bundle's folder")
-    except FileNotFoundError:
-        return None, ("there is no such folder", "name the bundle's folder")
-    except (OSError, ValueError, RecursionError) as exc:
-        return None, (f"can't be opened: {getattr(exc, 'strerror', None) or exc}", "")
-    return root, ("", "")
+def _read_installed(bundle: InstalledBundle, problems: Problems, elsewhere: Elsewhere) -> Shelf:
+    folder = bundle.folder()
+    if folder is None:
+        problems.add(".", "its folder isn't there", "install the distribution again")
+        return Shelf()
+    root = Path(os.path.realpath(folder))
+    return _BundleReader(root, bundle.id_root, problems, elsewhere).read_shelf()
 
 
 class _Named(Protocol):
@@ -79,50 +89,63 @@ E = TypeVar("E", bound=_Named)
 class _BundleReader:
     """One reading of one folder."""
 
-    def __init__(self, root: Path, problems: Problems, step_types: StepTypes) -> None:
+    def __init__(self, root: Path, ids: str | None, problems: Problems, elsewhere: Elsewhere) -> None:
         self.root = root
         self.problems = problems
+        self.elsewhere = elsewhere
         self.folder = Folder(root, problems)
-        self.reading = Reading(self.folder, problems, id_root(root))
-        self.declarations = Declarations(step_types)
+        self.reading = Reading(self.folder, problems, ids or id_root(root), pulled=elsewhere.pulled)
         self.ignored: list[str] = []
+        self.kinds, self.others = self._kinds()
+        self.holdings = self._hold()
+        self.tasks = self._files(self.kinds.get("tasks"), ".json")
+        self.evals = self._files(self.kinds.get("evals"), ".toml")
+        self.reading.names = self._names()
 
-    def read(self) -> Bundle | None:
+    def read(self, step_types: StepTypes) -> Bundle | None:
         """The bundle, or None where the folder is none; what is wrong is noted."""
         if fault := id_fault(self.reading.id_root):
             fix = "move the bundle to a folder whose path has letters, digits, spaces and . _ - ~ @ ( ) + , & only"
             self.problems.add(".", f"has a path that can't be part of an id: it {fault}", fix)
-        kinds, others = self._kinds()
-        if not kinds:
+        if not self.kinds:
             if not self.problems.found:
                 message = f"is not a bundle: it has none of the folders {', '.join(KINDS)}"
                 self.problems.add(".", message, "add tasks/ to begin with")
             return None
-        holdings = self._hold(kinds)
-        tasks = self._files(kinds.get("tasks"), ".json")
-        evals = self._files(kinds.get("evals"), ".toml")
-        self.reading.names = self._names(holdings, tasks)
-        reading = self.reading
-        artifacts = _by_id(read_artifact(reading, held) for held in holdings["artifacts"] if not held.broken)
-        reading.artifacts = artifacts
-        skills = _by_id(read_skill(reading, held) for held in holdings["skills"] if not held.broken)
-        envs = _by_id(read_env(reading, held) for held in holdings["envs"] if not held.broken)
-        agents = _by_id(read_agent(reading, held) for held in holdings["agents"] if not held.broken)
-        if aliases := others.get(ALIASES):
-            check_aliases(reading, aliases, holdings)
+        shelf = self.read_shelf()
+        tasks, left_out = self._tasks(Declarations(step_types))
+        pulled = self.elsewhere.pulled
         return Bundle(
             name=nfc(self.root.name),
             root=self.root,
-            id_root=reading.id_root,
-            description=self._description(others.get(README)),
-            envs=envs,
-            agents=agents,
-            artifacts=artifacts,
-            skills=skills,
-            tasks=self._tasks(tasks),
-            evals=self._evals(evals),
+            id_root=self.reading.id_root,
+            description=self._description(self.others.get(README)),
+            envs=pulled.envs | shelf.envs,
+            agents=pulled.agents | shelf.agents,
+            artifacts=pulled.artifacts | shelf.artifacts,
+            skills=pulled.skills | shelf.skills,
+            tasks=tasks,
+            evals=self._evals(),
+            left_out=left_out,
+            unsupported=tuple(sorted(self.reading.unsupported.found)),
             ignored=tuple(self.ignored),
         )
+
+    def read_shelf(self) -> Shelf:
+        """The entities that lie in folders of their own, and the aliases of them."""
+        reading, sound = self.reading, {}
+        for kind, holdings in self.holdings.items():
+            sound[kind] = [held for held in holdings if not held.broken]
+        reading.artifacts = _by_id(read_artifact(reading, held) for held in sound["artifacts"])
+        universes = [held for held in sound["artifacts"] if artifact_type(held) == "environment_universe"]
+        derived = (artifact for held in universes if held.id in reading.artifacts for artifact in read_derived(held))
+        reading.artifacts.update((artifact.id, artifact) for artifact in derived)
+        skills = _by_id(read_skill(reading, held) for held in sound["skills"])
+        for multi in (False, True):  # those that are made of others last
+            reading.envs |= _by_id(read_env(reading, held) for held in sound["envs"] if is_multi(held) == multi)
+        agents = _by_id(read_agent(reading, held) for held in sound["agents"])
+        aliases = read_aliases(reading, self.others[ALIASES], self.holdings) if ALIASES in self.others else {}
+        return Shelf(reading.names, reading.envs, agents, reading.artifacts, skills, aliases)
 
     # -- the root
 
@@ -180,7 +203,7 @@ class _BundleReader:
 
     # -- what lies in the kind folders
 
-    def _hold(self, kinds: Mapping[str, Entry]) -> dict[str, list[Holding]]:
+    def _hold(self) -> dict[str, list[Holding]]:
         """Every entity's folder, by kind."""
         names: dict[str, tuple[str | None, tuple[str, ...]]] = {
             "envs": ("env.toml", (DOCKERFILE,)),
@@ -190,7 +213,7 @@ class _BundleReader:
         }
         holdings: dict[str, list[Holding]] = {}
         for kind, (toml, special) in names.items():
-            folders = self._folders(kinds.get(kind))
+            folders = self._folders(self.kinds.get(kind))
             found = (hold(self.reading, entry, toml, *special) for entry in folders)
             holdings[kind] = [held for held in found if held]
         for held in (*holdings["artifacts"], *holdings["skills"]):
@@ -243,36 +266,42 @@ class _BundleReader:
         self.folder.collide(counted)
         return dict(sorted(found.items()))
 
-    def _names(self, holdings: Mapping[str, list[Holding]], tasks: Mapping[str, Entry]) -> Names:
+    def _names(self) -> Names:
+        holdings = self.holdings
         skills = [Target(held.id, held.name, "skill") for held in holdings["skills"]]
         artifacts = [Target(held.id, held.name, artifact_type(held)) for held in holdings["artifacts"]]
+        derived = (target for held in holdings["artifacts"] for target in derived_targets(held))
         targets = {
             "env": [Target(held.id, held.name) for held in holdings["envs"]],
             "agent": [Target(held.id, held.name) for held in holdings["agents"]],
-            "artifact": [*artifacts, *skills],
+            "artifact": [*artifacts, *skills, *derived],
             "skill": skills,
-            "task": [Target(self._file_id(name), name) for name in tasks],
+            "task": [Target(self._file_id(name), name) for name in self.tasks],
         }
-        return Names(targets, tuple(self.ignored))
+        return Names(targets, tuple(self.ignored), self.elsewhere)
 
     # -- tasks and evals
 
     def _file_id(self, name: str) -> str:
         return f"{self.reading.id_root}/{name}"
 
-    def _tasks(self, files: Mapping[str, Entry]) -> tuple[Task, ...]:
-        reader = TaskReader(self.reading.names, self.declarations, self.problems)
-        tasks = []
-        for name, entry in files.items():
-            data = self.folder.read(entry)
-            task_id = self._file_id(name)
-            steps = () if data is None else reader.read(data, show(entry.rel), task_id)
-            tasks.append(Task(task_id, name, Path(entry.path), steps))
-        return tuple(tasks)
+    def _tasks(self, declarations: Declarations) -> tuple[tuple[Task, ...], tuple[LeftOut, ...]]:
+        """The tasks that can be used, and those that can't."""
+        reader = TaskReader(self.reading.names, declarations)
+        tasks, left_out = [], []
+        for name, entry in self.tasks.items():
+            task_id, path, problems = self._file_id(name), Path(entry.path), Problems()
+            data = self.folder.read(entry, problems=problems)
+            steps = () if data is None else reader.read(data, show(entry.rel), task_id, problems)
+            if problems.found:
+                left_out.append(LeftOut(task_id, name, path, tuple(sorted(set(problems.found)))))
+            else:
+                tasks.append(Task(task_id, name, path, steps))
+        return tuple(tasks), tuple(left_out)
 
-    def _evals(self, files: Mapping[str, Entry]) -> dict[str, Eval]:
+    def _evals(self) -> dict[str, Eval]:
         evals: dict[str, Eval] = {}
-        for name, entry in files.items():
+        for name, entry in self.evals.items():
             table = self.reading.table(entry)
             if table is None:
                 continue

@@ -5,14 +5,15 @@ A reference is resolved in this order, once, when the bundle is read:
 1. an *output* that another step of the same task writes;
 2. a *bundle* entity of the right kind, by name or id;
 3. a *near miss*: another spelling of either, or a file that was ignored: always a problem;
-4. a *store id*: left as written. There is no store yet, so all kinds but agents then have a problem.
+4. something *elsewhere*: an id of the store map, or an id or an alias of an installed bundle. What is known nowhere is
+   a problem for all kinds but agents.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from agent_env_core.bundle.config import Problems
 from agent_env_core.bundle.names import fold, listed, nearest, nfc, quote, show
@@ -50,20 +51,49 @@ class StepDeclaration:
         references: Its reference fields. None means that the type doesn't say: its steps then pass through, and a text
             field that names an entity of the bundle is a problem, since it can't be rewritten.
         check: Looks at a step whose references are ids and returns one line a problem.
+        unsupported: Why no step of this type can be run here, for a type that the format knows; empty for all others.
     """
 
     type: str
     references: tuple[Reference, ...] | None = ()
     check: Callable[[dict[str, Any]], list[str]] | None = None
+    unsupported: str = ""
 
 
 @dataclass(frozen=True)
 class Target:
-    """An entity as references see it: its id, its name, and for an artifact its type."""
+    """An entity as references see it.
+
+    Attributes:
+        id: Its id.
+        name: Its name.
+        type: Its type, for an artifact.
+        home: Where it is from.
+        pinned: Whether a reference may pick a version of it.
+    """
 
     id: str
     name: str
     type: str = ""
+    home: str = "this bundle"
+    pinned: bool = False
+
+
+class Lost(NamedTuple):
+    """Why something that is known can't be had, and what to do about it."""
+
+    message: str
+    fix: str
+
+
+class OtherPlaces(Protocol):
+    """Knows entities that are not the bundle's own."""
+
+    def find(self, kind: str, value: str) -> Target | Lost | None:
+        """The entity of that id or alias, or why it can't be had; None where nobody knows it."""
+
+    def hint(self, kind: str, value: str) -> str:
+        """How a user makes an id known, or an empty text."""
 
 
 #: Which folders of a bundle hold each kind; skills and artifacts share one namespace.
@@ -92,15 +122,18 @@ class Names:
     Attributes:
         targets: Kind to what bears that kind's names; skills stand among artifacts.
         ignored: Root-relative paths of what was left out of the bundle.
+        elsewhere: Asked for what the bundle doesn't have.
     """
 
     targets: Mapping[str, Collection[Target]]
     ignored: tuple[str, ...] = ()
+    elsewhere: OtherPlaces | None = None
     _exact: dict[str, dict[str, Target]] = field(init=False, repr=False)
     _folded: dict[str, dict[str, Target]] = field(init=False, repr=False)
     _lost: dict[str, str] = field(init=False, repr=False)
     _guesses: int = field(init=False, repr=False, default=MAX_GUESSES)
-    _absent: dict[tuple[str, str], tuple[str, str]] = field(init=False, repr=False, default_factory=dict)
+    _others: dict[tuple[str, str], Target | Lost] = field(init=False, repr=False, default_factory=dict)
+    _refused: dict[tuple[str, str], str] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._exact, self._folded, self._lost = {}, {}, {}
@@ -124,8 +157,16 @@ class Names:
         """The kind of the first entity of that name, or an empty text; an id is no name."""
         return next((kind for kind, exact in self._exact.items() if value in exact and exact[value].id != value), "")
 
+    def refuse(self, kind: str, entity_id: str, reason: str) -> None:
+        """Has everyone who names an entity from now on be told that it can't be used; the reason follows its name."""
+        self._refused[kind, entity_id] = reason
+
+    def refusal(self, kind: str, entity_id: str) -> str:
+        """Why an entity can't be used, or an empty text."""
+        return self._refused.get((kind, entity_id), "")
+
     def resolve(self, kind: str, value: str, place: str, problems: Problems, label: str) -> Target | None:
-        """Finds what a reference names, or notes why it can't; None with no problem noted means a store id.
+        """Finds what a reference names, or notes why it can't; None with no problem noted means that it may stay.
 
         Args:
             kind: What it should name.
@@ -136,34 +177,46 @@ class Names:
         """
         if kind not in self._exact:  # a sandbox or the like, which only the run itself knows
             return None
-        if target := self.find(kind, value):
-            return target
-        message, fix = self._missing(kind, value)
-        if message:
-            problems.add(place, f"{label}: {message}", fix)
+        own = self.find(kind, value)
+        found = self._other(kind, value) if own is None else own
+        if own and (reason := self.refusal(kind, own.id)):
+            found = Lost(f"the {kind} {own.name!r} {reason}", "leave it out, or name another")
+        if isinstance(found, Target):
+            return found
+        if found.message:
+            problems.add(place, f"{label}: {found.message}", found.fix)
         return None
 
-    def _missing(self, kind: str, value: str) -> tuple[str, str]:
-        """Why nothing of that name is here, and what to do about it; empty texts where that is all right."""
+    def _other(self, kind: str, value: str) -> Target | Lost:
+        """What a value that names nothing here stands for; a reason without words where it may stay as it is."""
         key = kind, value
-        if key not in self._absent:  # one wrong name is often in all of a bundle's tasks
-            self._absent[key] = self._explain(kind, value)
-        return self._absent[key]
+        if key not in self._others:  # one wrong name is often in all of a bundle's tasks
+            near = self._near(kind, value)
+            self._others[key] = near or (self.elsewhere and self.elsewhere.find(kind, value)) or self._unknown(*key)
+        return self._others[key]
 
-    def _explain(self, kind: str, value: str) -> tuple[str, str]:
+    def _near(self, kind: str, value: str) -> Lost | None:
+        """What is here and can't be meant as it is written: another spelling, or a file that was ignored."""
         said = quote(value)
         if target := self._folded.get(kind, {}).get(fold(value)):
             right = target.id if value.startswith("@") else target.name
-            return f"{an(kind)} {said} isn't here, but {right!r} is", f"write {right!r}"
+            return Lost(f"{an(kind)} {said} isn't here, but {right!r} is", f"write {right!r}")
         for folder in ("", *FOLDERS[kind]):
             if lost := self._lost.get(f"{folder}/{fold(value)}"):
                 home = FOLDERS[kind][0]
                 fix = f"{an(kind)} is a " + (f"file {home}/<name>.json" if kind == "task" else f"folder {home}/<name>/")
-                return f"{said} names {show(lost)}, which is no part of the bundle", fix
+                return Lost(f"{said} names {show(lost)}, which is no part of the bundle", fix)
+        return None
+
+    def _unknown(self, kind: str, value: str) -> Lost:
         if kind in FROM_STORE:
-            return "", ""
+            return Lost("", "")
         here = [target.name for target in self.targets[kind]]
         self._guesses -= 1
-        meant = nearest(value, here) if self._guesses >= 0 else ""
-        fix = f"did you mean {meant!r}?" if meant else f"add it under {FOLDERS[kind][0]}/, which has: {listed(here)}"
-        return f"{kind} {said} is not in this bundle", fix
+        if meant := nearest(value, here) if self._guesses >= 0 else "":
+            fix = f"did you mean {meant!r}?"
+        else:
+            fix = f"add it under {FOLDERS[kind][0]}/, which has: {listed(here)}"
+            if hint := self.elsewhere.hint(kind, value) if self.elsewhere else "":
+                fix += f"; or {hint}"
+        return Lost(f"{kind} {quote(value)} is not in this bundle", fix)

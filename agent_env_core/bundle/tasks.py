@@ -9,7 +9,7 @@ from typing import Any
 
 from agent_env_core.bundle.config import ConfigFault, Problems, parse_json
 from agent_env_core.bundle.names import quote, show
-from agent_env_core.bundle.references import Names, Reference, StepDeclaration, an
+from agent_env_core.bundle.references import Lost, Names, Reference, StepDeclaration, an
 from agent_env_core.errors import PluginError, describe
 
 StepTypes = Callable[[str], StepDeclaration | None]
@@ -21,23 +21,27 @@ class Declarations:
 
     def __init__(self, step_types: StepTypes) -> None:
         self._ask = step_types
-        self._known: dict[str, StepDeclaration | str] = {}
+        self._known: dict[str, StepDeclaration | Lost] = {}
 
-    def find(self, step_type: str) -> StepDeclaration | str:
-        """The declaration, or why there is none."""
+    def find(self, step_type: str) -> StepDeclaration | Lost:
+        """The declaration, or why there is none that can be used."""
         if step_type not in self._known:
             self._known[step_type] = self._look_up(step_type)
         return self._known[step_type]
 
-    def _look_up(self, step_type: str) -> StepDeclaration | str:
+    def _look_up(self, step_type: str) -> StepDeclaration | Lost:
         try:
             found = self._ask(step_type)
         except PluginError as exc:
-            return str(exc)
+            return Lost(exc.message, exc.fix)
         except Exception as exc:
-            # A plugin's code: whatever it raises is a problem of the bundle that needs it, not a crash of the reader.
-            return describe(exc)
-        return found or "correct it, or install the plugin that brings it"
+            # A plugin's code: whatever it raises is a problem of the task that needs it, not a crash of the reader.
+            return Lost(f"the step type {quote(step_type)} can't be used: {describe(exc)}", "")
+        if found is None:
+            return Lost(f"there is no step type {quote(step_type)}", "correct it, or install the plugin that brings it")
+        if found.unsupported:
+            return Lost(f"the step type {quote(step_type)} {found.unsupported}", "")
+        return found
 
 
 @dataclass
@@ -47,39 +51,38 @@ class TaskReader:
     Attributes:
         names: What a reference can name.
         declarations: What is known of step types.
-        problems: Where to note what is wrong.
     """
 
     names: Names
     declarations: Declarations
-    problems: Problems
 
-    def read(self, data: bytes, place: str, task_id: str) -> tuple[dict[str, Any], ...]:
+    def read(self, data: bytes, place: str, task_id: str, problems: Problems) -> tuple[dict[str, Any], ...]:
         """A task's steps, checked, with references as ids.
 
         Args:
             data: The file.
             place: How problems name it.
             task_id: The task's id, which the names of outputs follow.
+            problems: Where to note what is wrong with this task.
         """
         try:
             steps = parse_json(data)
         except ConfigFault as exc:
-            self.problems.add(place, str(exc))
+            problems.add(place, str(exc))
             return ()
         if not isinstance(steps, list):
-            self.problems.add(place, f"must be an array of steps, not {_json_type(steps)}", "wrap the steps in [ ]")
+            problems.add(place, f"must be an array of steps, not {_json_type(steps)}", "wrap the steps in [ ]")
             return ()
-        _TaskFile(self, place, task_id, steps).check()
+        _TaskFile(self, place, task_id, steps, problems).check()
         return tuple(step for step in steps if isinstance(step, dict))
 
 
 class _TaskFile:
     """One task file while it is checked; its steps are rewritten in place."""
 
-    def __init__(self, reader: TaskReader, place: str, task_id: str, steps: list[Any]) -> None:
+    def __init__(self, reader: TaskReader, place: str, task_id: str, steps: list[Any], problems: Problems) -> None:
         self.reader = reader
-        self.problems = reader.problems
+        self.problems = problems
         self.place = place
         self.task_id = task_id
         self.steps = steps
@@ -125,8 +128,8 @@ class _TaskFile:
             self._add(at, told, "name its step type")
             return None
         found = self.reader.declarations.find(kind)
-        if isinstance(found, str):
-            self._add(at, f"unknown step type {quote(kind)}", found)
+        if isinstance(found, Lost):
+            self._add(at, *found)
             return None
         return found
 
@@ -231,16 +234,21 @@ class _TaskFile:
             return
         target = self.reader.names.resolve(reference.kind, value, self._where(at), self.problems, reference.field)
         if target is None:
-            if pin is not None and (isinstance(pin, bool) or not isinstance(pin, int) or pin < 1):
-                self._add(at, f"{reference.pin} must be a whole number of 1 or more, not {quote(pin)}")
+            self._bad_pin(at, reference, pin)
             return
         if reference.artifact_type and target.type not in ("", reference.artifact_type):
             message = f"{reference.field}: {value!r} is of type {target.type}, and {reference.artifact_type} is needed"
             self._add(at, message)
-        if pin is not None:
-            message = f"{reference.pin} pins a version of {value!r}, which belongs to this bundle"
+        if pin is not None and target.pinned:
+            self._bad_pin(at, reference, pin)
+        elif pin is not None:
+            message = f"{reference.pin} pins a version of {value!r}, which belongs to {target.home}"
             self._add(at, message, f"leave {reference.pin} out")
         holder[key] = target.id
+
+    def _bad_pin(self, at: int, reference: Reference, pin: Any) -> None:
+        if pin is not None and (isinstance(pin, bool) or not isinstance(pin, int) or pin < 1):
+            self._add(at, f"{reference.pin} must be a whole number of 1 or more, not {quote(pin)}")
 
     def _read_output(self, at: int, reference: Reference, holder: Any, key: Any, pin: Any) -> None:
         value = holder[key]

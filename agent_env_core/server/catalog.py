@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from agent_env_core.adapters import Combiner
 from agent_env_core.bundle import Bundle, Task, load_bundle
+from agent_env_core.bundle.names import nearest
 from agent_env_core.errors import BundleError, EpisodeRefused, Problem
 from agent_env_core.play.refusals import by_reason, few
 from agent_env_core.play.rewards import resolve_reward
@@ -121,7 +122,9 @@ class Catalog:
         if split is None:
             split, index = self._first() if task_id is None else self._placed(task_id)
         if not isinstance(split, str) or split not in self.splits:
-            raise NoSuchTask(f"there is no split {split!r}; there are: {', '.join(self.splits)}")
+            close = nearest(split, self.splits) if isinstance(split, str) else ""
+            meant = f"did you mean {close!r}? " if close else ""
+            raise NoSuchTask(f"there is no split {split!r}; {meant}there are: {', '.join(self.splits)}")
         tasks = self.splits[split]
         if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(tasks):
             raise NoSuchTask(f"index={index!r} is no task of the split {split!r}: it has 0 to {len(tasks) - 1}")
@@ -215,18 +218,22 @@ def _playable(bundles: Sequence[Bundle], tasks: Mapping[str, Sequence[Task]]) ->
         except EpisodeRefused as exc:
             refused[task.id] = exc
     known = {task.id: task.name for ones in tasks.values() for task in ones}
-    for reason, names in by_reason((known[task_id], _reason(refusal)) for task_id, refusal in refused.items()).items():
-        logger.warning("left out %d of %d tasks (%s): %s", len(names), len(known), few(names), reason)
+    left_out = [one for bundle in bundles for one in bundle.left_out]
+    reasons = [(one.name, _reason(one.problems)) for one in left_out]
+    reasons += [(known[task_id], _reason(refusal.problems)) for task_id, refusal in refused.items()]
+    for reason, names in by_reason(reasons).items():
+        logger.warning("left out %d of %d tasks (%s): %s", len(names), len(known) + len(left_out), few(names), reason)
     if not specs:
         where = ", ".join(str(bundle.root) for bundle in bundles)
         problems = [problem for refusal in refused.values() for problem in refusal.problems]
+        problems += [problem for bundle in bundles for problem in bundle.problems]
         raise BundleError(where, problems or [Problem("tasks", "there is no task to serve")])
     return specs
 
 
-def _reason(refusal: EpisodeRefused) -> str:
-    """Why a task is refused, without its name: tasks are refused for the same reasons."""
-    steps = [(problem.place.partition(":")[2], problem) for problem in refusal.problems]
+def _reason(problems: Iterable[Problem]) -> str:
+    """Why a task is left out, without its name: tasks are left out for the same reasons."""
+    steps = [(problem.place.partition(":")[2], problem) for problem in problems]
     told = [f"step {step!r}: {problem.message}" if step else f"it {problem.message}" for step, problem in steps]
     return "; ".join(told)
 

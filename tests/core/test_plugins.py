@@ -290,8 +290,24 @@ def test_a_failure_in_a_hook_can_be_recorded(install: Install) -> None:
 
 def test_an_unknown_name_lists_the_known_ones(install: Install) -> None:
     install("acme", {"acme": "acme_good"}, acme_good=COMBINER.format(name="acme"))
-    with pytest.raises(PluginError, match=r"there is no reward combiner 'maen'; known: acme, mean, min, weighted"):
-        Plugins().reward_combiner("maen")
+    with pytest.raises(PluginError, match=r"there is no reward combiner 'total'; known: acme, mean, min, weighted"):
+        Plugins().reward_combiner("total")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "meant"),
+    [
+        ("reward combiner", "maen", "mean"),
+        ("step type", "prompt_agnet", "prompt_agent"),
+        ("sandbox provider", "Docker", "docker"),
+        ("trainer adapter", "grop", "grpo"),
+    ],
+)
+def test_a_misspelt_name_says_what_was_meant(kind: str, name: str, meant: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        Plugins().named(kind, name)
+    assert str(caught.value) == f"there is no {kind} {name!r}; did you mean {meant!r}?"
+    assert caught.value.fix == f"did you mean {meant!r}?"
 
 
 @pytest.mark.parametrize("name", OUR_EXTRAS)

@@ -30,12 +30,12 @@ SKILL = "---\nname: pruning\ndescription: How to prune.\n---\n# Text\n"
         (
             {"garden/s.json": "", "metadata/day/d.txt": "", "artifact.toml": 'type = "environment_universe"'},
             "environment_universe",
-            {"environment_artifacts": ()},
+            {"environment_artifacts": (), "derived": ("{root}/it__garden",)},
         ),
         (
             {"artifact.toml": 'type = "environment_universe"\nenvironment_artifacts = ["seed"]'},
             "environment_universe",
-            {"environment_artifacts": ("{root}/seed",)},
+            {"environment_artifacts": ("{root}/seed",), "derived": ()},
         ),
         (
             {"q.py": "", "artifact.toml": 'type = "cli"\ncommand_name = "q"\nentrypoint = "q.py"'},

@@ -9,7 +9,7 @@ import pytest
         ("", "tasks is missing"),
         ("tasks = []", "tasks must be a list of tasks with at least one, not []"),
         ('tasks = "spring"', "tasks must be a list"),
-        ("tasks = [3]", "tasks[0] must be the name of a task, not 3"),
+        ("tasks = [3]", "tasks[0] must be the name of a task or { task = "),
         ('tasks = [{ task = "spring", at = 1 }]', "tasks[0] must be the name of a task"),
         ('tasks = [{ name = "spring" }]', "tasks[0] must be the name of a task"),
         ('tasks = ["spring", "spring"]', "tasks[1] lists 'spring' again"),

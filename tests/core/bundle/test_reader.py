@@ -219,13 +219,14 @@ def test_a_broken_plugin_is_named_with_the_step_that_needs_it(folder):
     folder.write("tasks/a.json", [{"id": "fly", "type": "warp"}])
 
     def step_types(name: str):
-        raise PluginError(f"plugin {name!r} of starfleet can't be loaded: no dilithium")
+        raise PluginError(f"plugin {name!r} of starfleet can't be loaded: no dilithium", "beam it up")
 
     with pytest.raises(BundleError) as caught:
         load_bundle(folder.root, step_types)
     (problem,) = caught.value.problems
-    assert (problem.place, problem.message) == ("tasks/a.json:fly", "unknown step type 'warp'")
-    assert problem.fix == "plugin 'warp' of starfleet can't be loaded: no dilithium"
+    assert problem.place == "tasks/a.json:fly"
+    assert problem.message == "plugin 'warp' of starfleet can't be loaded: no dilithium"
+    assert problem.fix == "beam it up"
 
 
 def test_a_step_type_is_asked_for_once(folder):

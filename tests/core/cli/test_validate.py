@@ -26,18 +26,44 @@ def test_every_problem_with_its_file(counter_bundle: Path, tmp_path: Path) -> No
     broken = tmp_path / "broken"
     shutil.copytree(counter_bundle, broken)
     (broken / "tasks" / "aaa.json").write_text("{")
-    (broken / "tasks" / "bbb.json").write_text('{"steps": []}')
+    (broken / "tasks" / "bbb.json").write_text('[{"id": "greet", "type": "prompt_agnet"}]')
+    (broken / "tasks" / "ccc.json").write_text('[{"id": "peers", "type": "peer_agents"}]')
+    (broken / "tasks" / "ddd.json").write_text("[]")
+    result = run(str(broken))
+    assert result.exit_code == 1
+    assert "Traceback" not in result.stderr
+    told = result.stderr.splitlines()
+    assert told[0].startswith("tasks/aaa.json: is not JSON: line 1")
+    assert told[1:] == [
+        "tasks/bbb.json:greet: there is no step type 'prompt_agnet' (did you mean 'prompt_agent'?)",
+        "tasks/ccc.json:peers: the step type 'peer_agents' is part of the format, and not supported by this version",
+    ]
+    assert "3 tasks left out, 3 problems" in result.stdout
+    assert "not for training: ddd: prompts no agent, so there is nothing to play" in result.stdout
+
+    report = json.loads(run(str(broken), "--json").stdout)
+    assert [(row["file"], row["step"]) for row in report["problems"]] == [
+        ("tasks/aaa.json", None),
+        ("tasks/bbb.json", "greet"),
+        ("tasks/ccc.json", "peers"),
+    ]
+    assert report["problems"][1]["fix"] == "did you mean 'prompt_agent'?"
+    assert report["left_out"] == ["aaa", "bbb", "ccc"]
+    assert list(report["not_playable"]) == ["ddd"]
+    assert report["splits"]["all"] == json.loads(run(str(counter_bundle), "--json").stdout)["splits"]["all"] + 1
+
+
+def test_problems_that_stop_the_whole_bundle(counter_bundle: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(counter_bundle, broken)
+    (broken / "bundle.toml").write_text("")
+    (broken / "tasks" / "aaa.json").write_text("{")
     result = run(str(broken))
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    assert "tasks/aaa.json" in result.stderr
-    assert "tasks/bbb.json" in result.stderr
-
+    assert "bundle.toml: is reserved" in result.stderr
     report = json.loads(run(str(broken), "--json").stdout)
-    assert {"tasks/aaa.json", "tasks/bbb.json"} <= {
-        problem["place"].partition(":")[0] for problem in report["problems"]
-    }
+    assert [row["file"] for row in report["problems"]] == ["bundle.toml", "tasks/aaa.json"]
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
