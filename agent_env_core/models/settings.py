@@ -46,6 +46,23 @@ class ModelSettings:
             user_model=os.environ.get(USER_VARIABLE) or None,
         )
 
+    def lacks(self, model: str | None, variable: str, base_url: str | None = None) -> str:
+        """What is missing before ``model`` can be asked, with the setting that mends it; empty where nothing is.
+
+        Args:
+            model: Its name, if any.
+            variable: The environment variable that names one.
+            base_url: Another API than :attr:`base_url`.
+        """
+        if not model:
+            return f"none is named; set {variable}"
+        if base_url is None and self.base_url == DEFAULT_URL and not os.environ.get(self.api_key_env):
+            return (
+                f"no API is named; set {URL_VARIABLE} to one that is compatible with OpenAI's, or {self.api_key_env}"
+                " for OpenAI's own"
+            )
+        return ""
+
     def open(
         self, model: str | None, *, base_url: str | None = None, params: Mapping[str, Any] | None = None
     ) -> ChatModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -11,9 +11,9 @@ from agent_env_core.bundle.references import Reference
 from agent_env_core.errors import EpisodeError
 from agent_env_core.hookspecs import hookimpl
 from agent_env_core.steps.base import ScoringStep, TaskStep
-from agent_env_core.steps.context import PromptResponse, RunContext, Verification
+from agent_env_core.steps.context import RunContext, Verification
+from agent_env_core.steps.run_record import run_record
 from agent_env_core.verifiers.pool import VerifierJob
-from agent_env_core.verifiers.record import write_turn
 
 
 class EnvOutcomeVerifier(ScoringStep):
@@ -43,7 +43,9 @@ class EnvOutcomeVerifier(ScoringStep):
         """Runs it, apart from the server. What goes wrong leaves the run without a score, never with a low one."""
         env = run.env(self.env_id)
         file = run.bundle.artifacts[self.file_artifact_id].file
-        job = VerifierJob(file, env.mcp_url, env.base_url, env.headers, self._turns(run))
+        last = run.responses[-1] if run.responses else None
+        told = last if self.prompt_id is None else run.response(self.prompt_id)
+        job = VerifierJob(file, env.mcp_url, env.base_url, env.headers, run_record(run, told))
         try:
             rows = await run.verifiers.verify(job)
         except EpisodeError as exc:
@@ -51,24 +53,6 @@ class EnvOutcomeVerifier(ScoringStep):
                 raise await env.failure(exc, "verify", file.name) from exc
             raise
         run.verifications[self.verifier_id] = Verification(self.score(rows), rows)
-
-    def _turns(self, run: RunContext) -> list[dict[str, Any]]:
-        chosen = [r for r in run.responses if self.prompt_id in (None, r.prompt_id)]
-        if not chosen:
-            if self.prompt_id is not None:
-                raise EpisodeError("verify", f"prompt_id={self.prompt_id!r}: no prompt of that id was sent")
-            return []
-        return [_turn(chosen[-1])]
-
-
-def _turn(response: PromptResponse) -> dict[str, Any]:
-    return write_turn(
-        prompt=response.prompt,
-        sent_at=response.sent_at,
-        reply=response.response,
-        replied_at=response.replied_at,
-        agent=response.agent_name,
-    )
 
 
 @hookimpl

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -12,21 +13,29 @@ from pydantic import Field, model_validator
 from agent_env_core.bundle.references import Reference
 from agent_env_core.errors import Phase, describe
 from agent_env_core.hookspecs import hookimpl
+from agent_env_core.models import ModelSettings
+from agent_env_core.models.settings import USER_VARIABLE
+from agent_env_core.models.structured import read_json
 from agent_env_core.steps.base import TaskStep
-from agent_env_core.steps.context import PromptRequest, PromptResponse, RunContext
+from agent_env_core.steps.context import Exchange, PlayedAgent, PromptRequest, PromptResponse, RunContext
 from agent_env_core.steps.placed import DEFAULT_AGENT
+from agent_env_core.steps.prompt_parts import files_among, part_faults, parts_text
+from agent_env_core.steps.run_record import clocks
+from agent_env_core.steps.simulated_user import Said, SimulatedUser
+
+DEFAULT_USER = "human_agent"
+"""The user's name, where a step gives none."""
 
 
 class PromptAgent(TaskStep):
-    """Prompts an agent: one turn.
+    """Prompts an agent: one turn, or a conversation with a simulated user.
 
     Of the format's fields, those about the agent's model and harness (``model``, ``max_turns``, ``effort`` and the
-    like) concern what the trainer's model takes the place of. ``context_id`` groups prompts into one conversation,
-    which whoever plays the turns keeps.
+    like) concern what the model that plays takes the place of.
 
     Attributes:
         prompt: What is asked.
-        parts: The same in parts; can't be played yet.
+        parts: The same in parts: texts, and data, which is shown as JSON.
         prompt_id: The name verifiers know it by.
         agent_name: Who is asked.
         timeout_seconds: Part of the format. It bounds an evaluation; a played turn has no deadline of its own, since a
@@ -34,6 +43,14 @@ class PromptAgent(TaskStep):
         max_turns: How many answers of the model a turn may take, in evaluations.
         model_params: Fields of every request to the model, e.g. ``temperature``, in evaluations.
         system_prompt: Replaces the agent's, for this prompt and those after it.
+        context_id: Prompts with the same one are one conversation; without one, a prompt is a conversation by itself.
+        max_conversation_turns: Above 1, a model plays the user: each of its messages is one more turn of the agent, up
+            to so many in all. It may end the conversation earlier, and so does an empty reply.
+        user_agent_name: Who the user is: the agent of this name, whose system prompt describes the user.
+        user_model: The model that plays the user, unless the host names one.
+        user_agent_timeout_seconds: Seconds that one message of the user may take.
+        user_output_format: The form of the user's answers: a ``schema`` with ``message``, ``done`` and more.
+        output_format: The form that the reply should have, for evaluations: ``{"type": "json_schema", "schema": …}``.
     """
 
     references: ClassVar[tuple[Reference, ...]] = (Reference("snapshot_config.env_id", "env"),)
@@ -49,15 +66,31 @@ class PromptAgent(TaskStep):
     system_prompt: str | None = None
     context_id: str | None = None
     max_conversation_turns: int = Field(default=1, ge=1)
-    output_format: Any = None
+    user_agent_name: str = Field(default=DEFAULT_USER, min_length=1)
+    user_a2a_url: str | None = None
+    user_agent_timeout_seconds: float = Field(default=600, gt=0, allow_inf_nan=False)
+    user_model: str | None = None
+    user_output_format: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
     agentenv_tools: Any = None
     snapshot_config: Any = None
 
     @model_validator(mode="after")
-    def _one_prompt(self) -> PromptAgent:
+    def _whole(self) -> PromptAgent:
         if (self.prompt is None) == (self.parts is None):
             raise ValueError("set exactly one of prompt and parts")
+        if fault := next(iter(part_faults(self.parts)), "") if self.parts is not None else "":
+            raise ValueError(fault)
+        for name in ("output_format", "user_output_format"):
+            form = getattr(self, name)
+            if form is not None and not isinstance(form.get("schema"), dict):
+                raise ValueError(f"{name} must hold a JSON schema as its 'schema'")
         return self
+
+    @property
+    def text(self) -> str:
+        """The prompt as one text."""
+        return (self.prompt or "") if self.parts is None else parts_text(self.parts)
 
     def refusals(self, played: Collection[str]) -> list[str]:
         """Adds what a player from outside can't be asked for."""
@@ -67,27 +100,100 @@ class PromptAgent(TaskStep):
                 *lines,
                 f"agent_name={self.agent_name!r}: only agents that the trainer plays can be prompted so far",
             ]
-        if self.parts is not None:
-            lines.append("parts: a prompt in parts can't be played; write it as prompt")
-        if self.max_conversation_turns > 1:
-            lines.append(f"max_conversation_turns={self.max_conversation_turns}: there is no simulated user")
-        return lines + self.unsupported(output_format=None, agentenv_tools=None, snapshot_config=None)
+        if files := files_among(self.parts or ()):
+            lines.append(f"parts: files can't be shown to the model yet: {', '.join(files)}")
+        if self.max_conversation_turns > 1 and self.user_a2a_url is not None:
+            lines.append(f"user_a2a_url={self.user_a2a_url!r}: only a model can play the user; leave it out")
+        return lines + self.unsupported(agentenv_tools=None, snapshot_config=None)
+
+    def lacks(self, models: ModelSettings) -> list[str]:
+        """Names the model that plays the user, where there is none."""
+        if self.max_conversation_turns == 1:
+            return []
+        lack = models.lacks(models.user_model or self.user_model, USER_VARIABLE)
+        needs = f"max_conversation_turns={self.max_conversation_turns} needs a model that plays the user"
+        return [f"{needs}: {lack}"] if lack else []
 
     async def run(self, run: RunContext) -> None:
-        """Has the prompt answered, and records what came of it."""
+        """Has the conversation, and records what came of it, whether or not it came to its end."""
         agent = run.agent(self.agent_name)
         if self.system_prompt is not None:
             agent.system_prompt = self.system_prompt
-        prompt = self.prompt or ""
-        sent_at = datetime.now(UTC)
-        asked = (self.prompt_id, self.id, agent.name, prompt, sent_at)
+        exchanges: list[Exchange] = []
         try:
-            conversation = self.context_id or uuid.uuid4().hex
-            reply = await run.play(PromptRequest(self.id, prompt, agent.system_prompt, agent, conversation))
+            if self.max_conversation_turns == 1:
+                await self._ask(run, agent, self.context_id or uuid.uuid4().hex, Said(self.text), exchanges)
+            else:
+                await self._converse(run, agent, exchanges)
         except Exception as exc:
-            run.responses.append(PromptResponse(*asked, error=describe(exc)))
+            run.responses.append(self._response(agent, exchanges, describe(exc)))
             raise
-        run.responses.append(PromptResponse(*asked, response=reply, replied_at=datetime.now(UTC)))
+        run.responses.append(self._response(agent, exchanges))
+
+    async def _converse(self, run: RunContext, agent: PlayedAgent, exchanges: list[Exchange]) -> None:
+        conversation = self.context_id or uuid.uuid4().hex
+        persona = run.agents.get(self.user_agent_name)
+        form = self.user_output_format["schema"] if self.user_output_format is not None else None
+        async with run.models.open(run.models.user_model or self.user_model) as model:
+            user = SimulatedUser(
+                model, persona.system_prompt if persona else None, form, self.user_agent_timeout_seconds
+            )
+            said = Said(self.text)
+            while not said.done:
+                await self._ask(run, agent, conversation, said, exchanges)
+                replied = (exchanges[-1].response or "").strip()
+                if not replied or len(exchanges) == self.max_conversation_turns:
+                    return
+                said = await user.answer(exchanges)
+
+    async def _ask(
+        self, run: RunContext, agent: PlayedAgent, conversation: str, said: Said, exchanges: list[Exchange]
+    ) -> None:
+        """One turn. It is among ``exchanges`` before it has a reply, so that it stays on record without one."""
+        parts = tuple(self.parts or ()) if not exchanges else ()
+        request = PromptRequest(
+            self.id, said.message, agent.system_prompt, agent, conversation, output_format=self.output_format
+        )
+        asked = Exchange(
+            said.message, datetime.now(UTC), self.user_agent_name, parts=parts, user_sim=dict(said.fields) or None,
+            clocks=(clocks(run), None),
+        )  # fmt: skip
+        exchanges.append(asked)
+        try:
+            reply = await run.play(request)
+        finally:
+            exchanges[-1] = replace(asked, uses=tuple(request.uses))
+        exchanges[-1] = replace(
+            exchanges[-1], response=reply, replied_at=datetime.now(UTC), clocks=(asked.clocks[0], clocks(run))
+        )
+
+    def _response(self, agent: PlayedAgent, exchanges: Sequence[Exchange], error: str = "") -> PromptResponse:
+        last = exchanges[-1] if exchanges else Exchange(self.text, datetime.now(UTC), self.user_agent_name)
+        return PromptResponse(
+            self.prompt_id,
+            self.id,
+            agent.name,
+            self.text,
+            exchanges[0].sent_at if exchanges else last.sent_at,
+            response=None if error else last.response,
+            replied_at=last.replied_at,
+            error=error,
+            exchanges=tuple(exchanges),
+            structured_output=self._structured(last.response) if self.output_format and not error else None,
+        )
+
+    def _structured(self, reply: str | None) -> Any:
+        """The reply as JSON; None where it isn't of the form that was asked for, which is the agent's to answer for."""
+        from jsonschema import ValidationError, validators
+
+        assert self.output_format is not None
+        try:
+            found = read_json(reply or "")
+            schema = self.output_format["schema"]
+            validators.validator_for(schema)(schema).validate(found)
+        except (ValueError, ValidationError):
+            return None
+        return found
 
     async def undo(self, run: RunContext) -> None:
         """Forgets what was said. The conversation itself goes on: a real agent can't be made to forget either."""

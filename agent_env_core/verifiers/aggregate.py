@@ -13,7 +13,10 @@ _PLAIN = (bool, int, float, type(None))
 
 
 def check_rows(rows: Any) -> list[dict[str, Any]]:
-    """What a verifier returned, if it is rows that can be scored.
+    """What a verifier returned, if it is rows.
+
+    ``score`` and ``weight`` must be finite numbers in every row, whether or not the aggregator will read them. What a
+    ``result`` must be depends on the aggregator, so :func:`aggregate` sees to it.
 
     Raises:
         ValueError: It isn't; the message names the row, the key and the value.
@@ -23,31 +26,42 @@ def check_rows(rows: Any) -> list[dict[str, Any]]:
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             raise ValueError(f"row {number} must be a dict, and is {_show(row)}")
-        name = f"row {number}" + (f" ({row['id']!r})" if isinstance(row.get("id"), str) else "")
         for key in ("score", "weight"):
-            value = row.get(key)
-            if not isinstance(value, _PLAIN) or (value is not None and not math.isfinite(value)):
-                raise ValueError(f"{key} of {name} must be a finite number, and is {_show(value)}")
-        if not isinstance(row.get("result"), _PLAIN):
-            raise ValueError(f"result of {name} must be True or False, and is {_show(row['result'])}")
+            if not _is_number(row.get(key)):
+                raise ValueError(f"{key} of {_name(number, row)} must be a finite number, and is {_show(row[key])}")
     return rows
-
-
-def _show(value: Any) -> str:
-    text = repr(value)
-    return f"{text[:80]}{'…' if len(text) > 80 else ''} ({type(value).__name__})"
 
 
 def aggregate(name: str, rows: Sequence[Row]) -> float:
     """The score of checked rows under an aggregator of :data:`AGGREGATORS`; 0 where there are no rows.
 
+    A ``result`` that is read must be true or false: a text such as ``"fail"`` would count as true. Numbers are taken
+    for their truth, and a missing ``result`` or None is false. A missing ``weight`` or None is 1.
+
     Raises:
-        ValueError: The weights are so large that there is no finite score.
+        ValueError: A result that is read is none; or the numbers are so large that there is no finite score.
     """
-    score = AGGREGATORS[name](rows) if rows else 0.0
-    if not math.isfinite(score):
-        raise ValueError(f"the rows have no finite score ({score}): their weights or scores are too large")
-    return score
+    for number, row in enumerate(rows):
+        read = name != "weighted_average" or row.get("score") is None
+        if read and not isinstance(row.get("result"), _PLAIN):
+            raise ValueError(f"result of {_name(number, row)} must be True or False, and is {_show(row['result'])}")
+    return AGGREGATORS[name](rows) if rows else 0.0
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return value is None or (isinstance(value, int | float) and math.isfinite(value))
+    except OverflowError:  # an int that no float can hold
+        return False
+
+
+def _name(number: int, row: Row) -> str:
+    return f"row {number}" + (f" ({row['id']!r})" if isinstance(row.get("id"), str) else "")
+
+
+def _show(value: Any) -> str:
+    text = f"a number of {value.bit_length()} bits" if isinstance(value, int) and abs(value) > 1e300 else repr(value)
+    return f"{text[:80]}{'…' if len(text) > 80 else ''} ({type(value).__name__})"
 
 
 def _all_pass(rows: Sequence[Row]) -> float:
@@ -67,12 +81,11 @@ def _weighted_average(rows: Sequence[Row]) -> float:
         if weight > 0:
             gained += weight * score
             total += weight
-        else:
-            lost += -weight * (1.0 - score)
-    if total == 0:
-        return 0.0
-    score = (gained - lost) / total
-    return score if math.isnan(score) else min(1.0, max(0.0, score))
+        elif weight < 0:
+            lost -= weight * (1.0 - score)
+    if not all(map(math.isfinite, (gained, lost, total, gained - lost))):
+        raise ValueError("the rows have no finite score: their weights or scores are too large")
+    return min(1.0, max(0.0, (gained - lost) / total)) if total else 0.0
 
 
 AGGREGATORS: Mapping[str, Callable[[Sequence[Row]], float]] = {

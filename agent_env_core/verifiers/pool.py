@@ -35,14 +35,16 @@ class VerifierJob:
         mcp_url: What ``verify`` is called with.
         base_url: The env's address.
         headers: What every request to that address must carry.
-        turns: The record of the run, see :func:`~agent_env_core.verifiers.record.write_turn`.
+        run: The record of the run, see :func:`~agent_env_core.verifiers.record.write_run`.
+        arguments: What else ``verify`` is called with, by name; only our own verifiers take any.
     """
 
     file: Path
     mcp_url: str
     base_url: str
     headers: Mapping[str, str] = field(default_factory=dict)
-    turns: list[dict[str, Any]] = field(default_factory=list)
+    run: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 class VerifierPool:
@@ -131,7 +133,8 @@ class VerifierPool:
             writer.write(
                 pack({
                     "file": str(job.file), "mcp_url": job.mcp_url, "base_url": job.base_url,
-                    "headers": dict(job.headers), "turns": job.turns, "timeout": self.timeout,
+                    "headers": dict(job.headers), "run": dict(job.run), "arguments": dict(job.arguments),
+                    "timeout": self.timeout,
                 })
             )  # fmt: skip
             await writer.drain()

@@ -27,7 +27,7 @@ def run(job: Mapping[str, Any], write: Callable[[bytes], Any]) -> None:
     """Runs a verifier and writes one frame: ``{"rows": …}``, or ``{"fault": text, "retryable": bool}``.
 
     Args:
-        job: ``file``, ``mcp_url``, ``base_url``, ``headers``, ``turns``.
+        job: ``file``, ``mcp_url``, ``base_url``, ``headers``, ``run``, ``arguments``.
         write: Writes all of its bytes.
     """
     try:
@@ -45,9 +45,9 @@ def _verify(job: Mapping[str, Any]) -> list[Any]:
     verify = _load(job["file"])
     if job["headers"]:
         _add_headers(job["base_url"], job["headers"])
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = dict(job["arguments"])
     if "run" in inspect.signature(verify).parameters:
-        arguments["run"] = read_run(job["turns"])
+        arguments["run"] = read_run(job["run"])
     outcome = verify(job["mcp_url"], **arguments)
     if not inspect.isawaitable(outcome):
         raise _Fault("must be an async function: async def verify(mcp_url)")
@@ -74,7 +74,10 @@ def _load(file: str) -> Callable[..., Any]:
 
 
 def _portable(row: Any, number: int) -> Any:
-    """A row that survives JSON with its meaning: numbers of other libraries become Python's, other objects text."""
+    """A row that survives JSON with its meaning: numbers of other libraries become Python's, other objects text.
+
+    So do numbers that JSON doesn't have, such as NaN: as evidence they are kept, and as a score they are told of.
+    """
     if not isinstance(row, dict):
         raise _Fault(f"must return dicts, and row {number} is {type(row).__name__}: {repr(row)[:80]}")
     kept = dict(row)
@@ -84,18 +87,26 @@ def _portable(row: Any, number: int) -> Any:
     if not isinstance(kept.get("result"), bool | int | float | str | list | dict | None):
         kept["result"] = int(bool(kept["result"]))  # true enough for an average, and not the True that all_pass wants
     try:
-        plain: Any = json.loads(json.dumps(kept, default=repr, skipkeys=True))
+        plain: Any = json.loads(json.dumps(kept, default=repr, skipkeys=True), parse_constant=str)
     except (ValueError, RecursionError) as exc:
         raise _Fault(f"returned a row {number} that can't be written as JSON: {exc}") from exc
     return plain
 
 
 def _add_headers(base_url: str, headers: Mapping[str, str]) -> None:
-    """Makes every request of httpx to the env carry the headers that its sandbox wants."""
+    """Makes every request of httpx to the env carry the headers that its sandbox wants.
+
+    Whatever verifiers call an env with, ``agentenv_protocol.client``, its ``ToolSession`` or a client of ``mcp``, is
+    built on httpx. The headers hold the key to the sandbox, so no other address gets them.
+    """
     import httpx
 
+    env = httpx.URL(base_url)
+    folder = env.path.rstrip("/") + "/"
+
     def stamp(request: httpx.Request) -> None:
-        if str(request.url).startswith(base_url):
+        url = request.url
+        if (url.scheme, url.host, url.port) == (env.scheme, env.host, env.port) and f"{url.path}/".startswith(folder):
             request.headers.update(headers)
 
     plain, awaited = httpx.HTTPTransport.handle_request, httpx.AsyncHTTPTransport.handle_async_request
