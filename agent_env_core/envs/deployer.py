@@ -1,9 +1,7 @@
-"""Deploys the envs of one server: images prepared once, and so many starting at a time as the machine can do."""
+"""Deploys the envs of one server: images prepared once, and a stock of deployments made ahead."""
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,31 +9,38 @@ from typing import TYPE_CHECKING
 from agent_env_core.envs.deployment import Deployment, DeployOptions, deploy
 from agent_env_core.envs.http import HttpClients
 from agent_env_core.envs.images import PreparedImage, prepare_image
+from agent_env_core.envs.warm import WarmPool
 from agent_env_core.errors import episode_error
 
 if TYPE_CHECKING:
     from agent_env_core.bundle import Env
     from agent_env_core.sandbox.host import SandboxHost
+    from agent_env_core.sandbox.limits import Place
 
 
 class Deployer:
-    """Deploys the envs of one server: images prepared once, and only so many starting at a time.
+    """Deploys the envs of one server; the one place where an env gets its sandbox.
 
     What takes long in a deploy is CPU, an env's imports above all. Where sandboxes share this machine, many that start
-    side by side are all late, and a few at a time are ready one after another; so they queue here.
+    side by side are all late, and a few at a time are ready one after another. So a deploy counts as starting from its
+    sandbox's creation until the env answers, and waits for its turn with the host.
 
     Args:
         host: Makes the sandboxes.
         clients: Makes the HTTP clients; by default what the host's provider needs.
-        at_once: How many may be starting; by default twice the cores, or 64 where sandboxes run elsewhere.
+        warm: How many deployments to make ahead; see :mod:`agent_env_core.envs.warm`.
     """
 
-    def __init__(self, host: SandboxHost, *, clients: HttpClients | None = None, at_once: int | None = None) -> None:
+    def __init__(self, host: SandboxHost, *, clients: HttpClients | None = None, warm: int = 0) -> None:
         self._host = host
         self._clients = clients or HttpClients(remote=host.provider.capabilities.remote)
-        here = max(2, 2 * (os.cpu_count() or 1))
-        self._starting = asyncio.Semaphore(at_once or (64 if host.provider.capabilities.remote else here))
         self._images: dict[str, PreparedImage] = {}
+        self._warm = WarmPool(host, self._deploy, warm)
+
+    @property
+    def warm(self) -> int:
+        """How many sandboxes there are that no episode has."""
+        return len(self._warm)
 
     async def prepare(self, env: Env) -> PreparedImage:
         """The env's image, prepared at the first call."""
@@ -46,7 +51,7 @@ class Deployer:
     async def deploy(
         self, env: Env, *, step_id: str, options: DeployOptions, waited: Callable[[float], None] = lambda seconds: None
     ) -> Deployment:
-        """Deploys an env once there is room; see :func:`deploy`.
+        """An env for one episode: one that was made ahead, or deployed now, once there is room; see :func:`deploy`.
 
         Args:
             env: The env.
@@ -56,14 +61,33 @@ class Deployer:
         """
         began = time.monotonic()
         try:
-            prepared = await self.prepare(env)
+            await self.prepare(env)
         except Exception as exc:
             raise episode_error(exc, "prepare") from exc
-        async with self._starting:
-            waited(time.monotonic() - began)
-            client = self._clients.open()
-            try:
-                return await deploy(env, prepared, self._host, client, step_id=step_id, options=options)
-            except BaseException:
-                await client.aclose()
-                raise
+        deployment = await self._warm.take(env, options)
+        if deployment is None:
+            with self._warm.cold():
+                try:
+                    place = await self._host.place()
+                except Exception as exc:
+                    raise episode_error(exc, "queue") from exc
+                try:
+                    waited(time.monotonic() - began)
+                    deployment = await self._deploy(env, options, place)
+                finally:
+                    place.leave()
+        deployment.step_id = step_id
+        return deployment
+
+    async def aclose(self) -> None:
+        """Ends what no episode has taken."""
+        await self._warm.aclose()
+
+    async def _deploy(self, env: Env, options: DeployOptions, place: Place) -> Deployment:
+        prepared = await self.prepare(env)
+        client = self._clients.open()
+        try:
+            return await deploy(env, prepared, self._host, client, step_id="", options=options, place=place)
+        except BaseException:
+            await client.aclose()
+            raise

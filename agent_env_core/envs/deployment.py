@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agent_env_core.envs.triggers import Triggers
     from agent_env_core.sandbox.contract import Sandbox
     from agent_env_core.sandbox.host import SandboxHost
+    from agent_env_core.sandbox.limits import Place
 
 PORT = 18765
 READY_TIMEOUT = 180.0
@@ -176,11 +177,13 @@ async def deploy(
     *,
     step_id: str,
     options: DeployOptions,
+    place: Place | None = None,
     ready_timeout: float = READY_TIMEOUT,
 ) -> Deployment:
     """Starts an env and waits until its card answers. Nothing is left behind when it raises or is cancelled.
 
-    The client is the deployment's from then on; when this fails it is left open, and its maker's to close.
+    The client is the deployment's from then on; when this fails it is left open, and its maker's to close. ``place`` is
+    the room that the host gave for it.
 
     Raises:
         EpisodeError: Of phase ``deploy``: no sandbox was to be had, the server ended or didn't come up (with the end of
@@ -188,7 +191,7 @@ async def deploy(
     """
     spec = sandbox_spec(env, prepared, options, private_files=host.provider.capabilities.private_files)
     try:
-        sandbox = await host.create(spec)
+        sandbox = await host.create(spec, place=place)
     except Exception as exc:
         raise episode_error(exc, "deploy") from exc
     try:

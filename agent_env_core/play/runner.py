@@ -17,8 +17,9 @@ from agent_env_core.errors import BundleError, ConfigError, EpisodeError, Episod
 from agent_env_core.models import ModelSettings
 from agent_env_core.play.refusals import by_reason, few
 from agent_env_core.play.spec import EpisodeSpec
+from agent_env_core.sandbox.choose import start_host
 from agent_env_core.sandbox.contract import refuse_unsupported
-from agent_env_core.sandbox.host import SandboxHost, open_host
+from agent_env_core.sandbox.host import SandboxHost
 from agent_env_core.verifiers.pool import VerifierPool
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ class Runner:
 
     Args:
         bundle: What is played.
-        sandbox: The name of a sandbox provider, ``docker`` by default; or a started host, which is then shared and left
-            open.
+        sandbox: The name of a sandbox provider, ``docker`` by default, or several with commas, of which the first that
+            can be used here is; or a started host, which is then shared and left open.
         specs: Which of the bundle's tasks are played, and how; by default all that can be.
+        warm: How many deployments to make ahead; see :mod:`agent_env_core.envs.warm`.
         verifier_timeout: Seconds one verifier may take.
         models: The models that judge and stand in for users; by default those that the environment names.
         on_progress: Told what :meth:`start` is doing, in lines for a person.
@@ -66,6 +68,7 @@ class Runner:
         *,
         sandbox: str | SandboxHost | None = None,
         specs: Iterable[EpisodeSpec] | None = None,
+        warm: int = 0,
         verifier_timeout: float = 300.0,
         models: ModelSettings | None = None,
         on_progress: Callable[[str], None] | None = None,
@@ -74,6 +77,7 @@ class Runner:
         self.specs: dict[str, EpisodeSpec] = {}
         self.left_out: dict[str, str] = {}
         self._sandbox = sandbox
+        self._warm = warm
         self._given = None if specs is None else tuple(specs)
         self._verifier_timeout = verifier_timeout
         self.models = models or ModelSettings.from_env()
@@ -131,10 +135,10 @@ class Runner:
         if isinstance(self._sandbox, SandboxHost):
             self.host = self._sandbox
         else:
-            self.host = open_host(self._sandbox)
+            self.host = await start_host(self._sandbox, on_progress=self._say)
             self._resources.push_async_callback(self.host.aclose)
-            await self.host.start()
-        self.deployer = Deployer(self.host)
+        self.deployer = Deployer(self.host, warm=self._warm)
+        self._resources.push_async_callback(self.deployer.aclose)
         self.verifiers = VerifierPool(timeout=self._verifier_timeout)
         self._resources.push_async_callback(self.verifiers.aclose)
 

@@ -123,6 +123,8 @@ class Capabilities:
         ttl_enforced: The TTL is kept by the provider even when our processes are dead.
         extend: :meth:`Sandbox.extend` works.
         max_ttl: The longest TTL in seconds, or None.
+        creates_per_second: How many creates in a second the engine or the account allows, where it does count them.
+            The core keeps to it.
     """
 
     isolation: Isolation
@@ -136,6 +138,7 @@ class Capabilities:
     ttl_enforced: bool = False
     extend: bool = False
     max_ttl: float | None = None
+    creates_per_second: float | None = None
 
 
 @runtime_checkable

@@ -8,31 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 import uuid
 from collections.abc import Awaitable, Coroutine, Mapping
-from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from agent_env_core.errors import Busy, ConfigError, Unavailable, describe
-from agent_env_core.plugins import plugins
 from agent_env_core.sandbox.builds import Builds
 from agent_env_core.sandbox.contract import Image, Sandbox, SandboxProvider, SandboxSpec, refuse_unsupported
-from agent_env_core.sandbox.leases import OWNER_LABEL, RUN_LABEL, Owner, lease_labels, reap
-from agent_env_core.sandbox.limits import Limits
+from agent_env_core.sandbox.creates import Creates
+from agent_env_core.sandbox.leases import OWNER_LABEL, RUN_LABEL, Owner, reap
+from agent_env_core.sandbox.limits import Limits, Place
 from agent_env_core.sandbox.reaper import ReaperProcess
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-DEFAULT_PROVIDER = "docker"
-CREATE_LABEL = "agent-env.create"
-"""Stamped with a value of its own on every create, so that one whose outcome is unknown can be found and undone."""
-
-BUSY_BUDGET = 120.0
-"""Seconds a create goes on asking a provider that is at its limit."""
+UNDO_BUDGET = 120.0
+"""Seconds a create that was given up may go on, to be undone when it ends; then it is cancelled and looked for."""
 
 DESTROY_BUDGET = 60.0
 """Seconds :meth:`SandboxHost.destroy` keeps its caller waiting; the tries go on behind."""
@@ -54,8 +50,11 @@ class SandboxHost:
         run_id: Names the run in every lease; made up by default.
         max_starting: See :class:`~agent_env_core.sandbox.limits.Limits`.
         max_running: See :class:`~agent_env_core.sandbox.limits.Limits`.
-        reaper: The name and the settings by which another process makes the same provider; :func:`open_host` gives
-            them. Without them no reaper process runs, and what a killed process leaves waits for the next host's start.
+        reaper: The name and the settings by which another process makes the same provider;
+            :func:`~agent_env_core.sandbox.choose.open_host` gives them. Without them no reaper process runs, and what a
+            killed process leaves waits for the next host's start.
+        shared: The folder in which this machine's processes share their limits; without it the limits are the host's
+            own.
     """
 
     def __init__(
@@ -66,19 +65,33 @@ class SandboxHost:
         max_starting: int | None = None,
         max_running: int | None = None,
         reaper: tuple[str, Mapping[str, Any]] | None = None,
+        shared: Path | None = None,
     ) -> None:
         self._provider = provider
         self._run_id = run_id or uuid.uuid4().hex[:12]
         self._owner = Owner.current()
-        self._limits = Limits(max_starting, max_running)
+        self._asked = max_starting, max_running
+        self._shared = shared
         self._reaper = ReaperProcess(*reaper, self._owner, self._run_id) if reaper else None
         self._arming: asyncio.Task[None] | None = None
-        self._live: set[str] = set()
+        self._live: dict[str, Place] = {}
         self._creating: set[asyncio.Task[Sandbox]] = set()
         self._ending: dict[str, asyncio.Task[bool]] = {}
         self._behind: set[asyncio.Task[Any]] = set()
         self._builds = Builds(provider)
         self._closed = False
+
+    @cached_property
+    def _limits(self) -> Limits:  # at the first use: what a provider can do may take a look at the machine
+        can = self._provider.capabilities
+        shared = None
+        if self._shared is not None:  # what runs elsewhere costs this machine nothing
+            shared = self._shared / (self._provider.name if can.remote else "here")
+        return Limits(*self._asked, shared=shared, remote=can.remote, per_second=can.creates_per_second)
+
+    @cached_property
+    def _creates(self) -> Creates:
+        return Creates(self._provider, self._limits, self._owner, self._run_id, self._refuse_closed)
 
     @property
     def provider(self) -> SandboxProvider:
@@ -209,11 +222,41 @@ class SandboxHost:
 
     # -- creating
 
-    async def create(self, spec: SandboxSpec) -> Sandbox:
-        """Creates a sandbox with a lease, once both limits allow it.
+    async def place(self) -> Place:
+        """Waits for room for one more sandbox, to run and to start, and takes it.
+
+        For who starts a server in a sandbox: it counts as starting until :meth:`~Place.leave`, the caller's last word,
+        says that the server is ready or isn't going to be.
+
+        Raises:
+            Unavailable: This host is closing, or the machine's places can't be looked at.
+        """
+        self._refuse_closed()
+        return await self._limits.place()
+
+    def spare_place(self) -> Place | None:
+        """Room that nobody waits for, here or in another process that shares it, at this moment."""
+        return None if self._closed else self._limits.spare_place()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether somebody, here or in another process that shares the limit, waits for room to run."""
+        return self._limits.wanted or self._creates.refused
+
+    @property
+    def max_starting(self) -> int:
+        """How many sandboxes may be starting at once."""
+        return self._limits.max_starting
+
+    async def create(self, spec: SandboxSpec, *, place: Place | None = None) -> Sandbox:
+        """Creates a sandbox with a lease, once there is room for it.
 
         A caller that is cancelled, by a deadline say, leaves nothing: what the provider had begun is finished and
-        undone behind. A provider that is at its own limit is asked again for ``BUSY_BUDGET`` seconds.
+        undone behind. A provider that is at its own limit is asked again; see :mod:`~agent_env_core.sandbox.creates`.
+
+        Args:
+            spec: What to create.
+            place: Room that :meth:`place` gave; this call takes it over. Without it, room is waited for.
 
         Raises:
             Unsupported: The provider can't do what ``spec`` asks.
@@ -221,64 +264,46 @@ class SandboxHost:
         """
         self._refuse_closed()
         refuse_unsupported(self._provider.name, self._provider.capabilities, spec)
-        await self._limits.take_running()
+        ours, room = place is None, place or await self._limits.place()
+        room.used = room.creating = True
+        mark = uuid.uuid4().hex
         task: asyncio.Task[Sandbox] | None = None
         try:
             self._refuse_closed()
-            task = _track(self._creating, self._create_leased(spec))
+            task = _track(self._creating, self._creates.create(spec, room, mark))
             sandbox = await self._answer(asyncio.shield(task))
             self._refuse_closed()
         except BaseException as exc:
-            self._undo(task, exc)
+            self._undo(task, room, mark, exc)
             raise
-        self._live.add(sandbox.id)
+        room.creating = False
+        self._live[sandbox.id] = room
+        if ours:
+            room.started()
         return sandbox
 
-    async def _create_leased(self, spec: SandboxSpec) -> Sandbox:
-        ends = time.monotonic() + BUSY_BUDGET
-        while True:
+    def _undo(self, task: asyncio.Task[Sandbox] | None, room: Place, mark: str, why: BaseException) -> None:
+        """After a failed or cancelled create: ends what comes of ``task``, behind, then gives its room back."""
+
+        async def undo(task: asyncio.Task[Sandbox]) -> None:
             try:
-                async with self._limits.starting():
-                    return await self._create_once(spec)
-            except Busy as exc:
-                pause = max(0.05, exc.retry_after) * random.uniform(0.75, 1.25)  # noqa: S311 - spreads the callers
-                if self._closed or time.monotonic() + pause > ends:
-                    raise
-                log.debug("%s is busy, asking again in %.1f s: %s", self._provider.name, pause, exc)
-            await asyncio.sleep(pause)
+                if not (await asyncio.wait({task}, timeout=UNDO_BUDGET))[0]:
+                    task.cancel()
+                    await asyncio.wait({task})
+                    await self._creates.sweep(mark)
+            finally:
+                if (sandbox := _made(task)) is not None:
+                    self._live[sandbox.id] = room
+                else:
+                    room.free()
+            if sandbox is not None:
+                await self._end(sandbox.id)
 
-    async def _create_once(self, spec: SandboxSpec) -> Sandbox:
-        self._refuse_closed()
-        mark = {CREATE_LABEL: uuid.uuid4().hex}
-        lease = lease_labels(self._owner, self._run_id, spec.ttl)
-        try:
-            return await self._provider.create(replace(spec, labels={**spec.labels, **lease, **mark}))
-        except Unavailable:  # it may exist: look, and end it, before anyone tries again
-            found = await reap(self._provider, mark, why=lambda _: "its create failed half-way")
-            if found.failed:
-                log.warning("%s: a failed create left %s", self._provider.name, ", ".join(found.failed))
-            raise
-
-    def _undo(self, task: asyncio.Task[Sandbox] | None, why: BaseException) -> None:
-        """After a failed or cancelled create: ends what comes of ``task``, behind, then frees the running place."""
-        if task is None:
-            self._limits.free_running()
-            return
-
-        async def undo() -> None:
-            try:
-                sandbox = await task
-            except BaseException:
-                self._limits.free_running()
-                return
-            self._live.add(sandbox.id)
-            await self._end(sandbox.id)
-
-        if task.done() and (task.cancelled() or task.exception() is not None):
-            self._limits.free_running()
+        if task is None or (task.done() and _made(task) is None):
+            room.free()
         else:
             log.debug("a create was given up (%s); its sandbox is ended as soon as it exists", describe(why))
-            _track(self._behind, undo())
+            _track(self._behind, undo(task))
 
     # -- ending
 
@@ -321,9 +346,8 @@ class SandboxHost:
                 log.debug("%s: ending %s failed, again in %.1f s: %s", self._provider.name, sandbox_id, wait, exc)
             await asyncio.sleep(wait)
             pause = min(2 * pause, 10.0)
-        if sandbox_id in self._live:
-            self._live.discard(sandbox_id)
-            self._limits.free_running()
+        if (room := self._live.pop(sandbox_id, None)) is not None:
+            room.free()
         return existed
 
     # -- small parts
@@ -351,34 +375,11 @@ def _track(group: set[asyncio.Task[T]], work: Coroutine[Any, Any, T]) -> asyncio
     return task
 
 
+def _made(task: asyncio.Task[Sandbox]) -> Sandbox | None:
+    """What a create has come to, where it has and it's a sandbox."""
+    return task.result() if task.done() and not task.cancelled() and task.exception() is None else None
+
+
 def _warn_unarmed(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (exc := task.exception()) is not None:
         log.warning("%s", exc)
-
-
-def open_host(
-    name: str | None = None,
-    config: Mapping[str, Any] | None = None,
-    *,
-    run_id: str | None = None,
-    max_starting: int | None = None,
-    max_running: int | None = None,
-) -> SandboxHost:
-    """A host for the provider that ``name`` finds, ``docker`` by default. It is not started yet.
-
-    Args:
-        name: A sandbox provider's name, e.g. ``process``.
-        config: The provider's settings; anything that goes into JSON.
-        run_id: See :class:`SandboxHost`.
-        max_starting: See :class:`SandboxHost`.
-        max_running: See :class:`SandboxHost`.
-
-    Raises:
-        PluginError: No such provider, or its plugin is broken.
-    """
-    name = DEFAULT_PROVIDER if name is None else name
-    settings = dict(config or {})
-    provider = plugins().sandbox_provider(name)(settings)
-    return SandboxHost(
-        provider, run_id=run_id, max_starting=max_starting, max_running=max_running, reaper=(name, settings)
-    )

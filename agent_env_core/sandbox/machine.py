@@ -13,6 +13,7 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -52,6 +53,32 @@ def boot_id() -> str:
         pass
     booted = _ask("sysctl", "-n", "kern.boottime")
     return _digest(booted) if booted else "unknown"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of memory that processes can still be given, and that there are in all."""
+
+    free: int
+    total: int
+
+
+def memory() -> Memory | None:
+    """This machine's memory, or that of the control group this process is held to; None where the system doesn't tell.
+
+    Linux only: ``/proc/meminfo``, and ``memory.max`` and ``memory.current`` of cgroup 2 as a container sees its own.
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+        found = Memory(kib["MemAvailable"] << 10, kib["MemTotal"] << 10)
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+    try:
+        most, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+    except (OSError, ValueError):  # no limit reads "max"
+        return found
+    return Memory(max(0, min(found.free, most - used)), min(found.total, most))
 
 
 def process_start(pid: int) -> str | None:

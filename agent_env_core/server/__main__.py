@@ -17,6 +17,7 @@ def _settings(arguments: list[str]) -> Settings:
     parser.add_argument("--reward", help="a scoring step's id, or a combiner")
     parser.add_argument("--scores-only", action="store_true", help="answer scores, and leave the reward to the trainer")
     parser.add_argument("--max-concurrent-envs", type=int, default=DEFAULT_SESSIONS, help="sessions at once")
+    parser.add_argument("--warm", type=int, help="deployments to make ahead; what suits without it")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=0, help="the port to listen on; 0 takes a free one")
     parser.add_argument("--parent-fd", type=int, help="stop when this pipe closes")
@@ -30,6 +31,7 @@ def _settings(arguments: list[str]) -> Settings:
         reward=_no_reward if given.scores_only else given.reward,
         sandbox=given.sandbox,
         max_concurrent_envs=given.max_concurrent_envs,
+        warm=given.warm,
         host=given.host,
         port=given.port,
         parent_fd=given.parent_fd,

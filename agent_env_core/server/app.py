@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from agent_env_core import integrity
 from agent_env_core.errors import PluginError
 from agent_env_core.plugins import plugins
-from agent_env_core.server.limits import DEFAULT_SESSIONS, session_limit
+from agent_env_core.sandbox.choose import check_names
+from agent_env_core.server.limits import DEFAULT_SESSIONS, session_limit, warm_limit
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -31,6 +32,7 @@ def build_app(
     reward: Reward = None,
     sandbox: str | None = None,
     max_concurrent_envs: int = DEFAULT_SESSIONS,
+    warm: int | None = None,
 ) -> FastAPI:
     """An OpenEnv app that serves the tasks of a bundle. Run it with one worker, e.g. ``uvicorn.run(app, port=8000)``.
 
@@ -41,18 +43,23 @@ def build_app(
         bundle: A bundle's folder, whose splits are ``all`` and one per eval. Or folders by split.
         reward: What to make of an episode's scores: None for a task's only one, a step id, a combiner such as
             ``"mean"``, or a function from ``{step id: score}`` to a number or None.
-        sandbox: Where envs are deployed: a sandbox provider's name; None is this machine's Docker.
+        sandbox: Where envs are deployed: a sandbox provider's name, or several in the order of preference
+            (``"docker,process"``), of which the first that can be used here is; None is this machine's Docker.
         max_concurrent_envs: Sessions to allow at once. When it isn't given, ``MAX_CONCURRENT_ENVS`` in the environment
             sets it.
+        warm: Deployments to make ahead, so that a reset needn't wait for one; 0 makes none. When it isn't given,
+            ``AGENT_ENV_WARM`` in the environment sets it, else what suits the sessions and this machine.
 
     Raises:
         PluginError: The installation is mixed up, the server's packages are missing, or there's no such provider.
         BundleError: The bundle can't be used; it lists every problem.
-        ValueError: ``reward`` doesn't fit the tasks, or the limit is no number.
+        ValueError: ``reward`` doesn't fit the tasks, or a number is none.
     """
     integrity.check()
     require_packages()
-    return app_of(service_for(bundle, reward=reward, sandbox=sandbox, max_concurrent_envs=max_concurrent_envs))
+    return app_of(
+        service_for(bundle, reward=reward, sandbox=sandbox, max_concurrent_envs=max_concurrent_envs, warm=warm)
+    )
 
 
 def service_for(
@@ -61,6 +68,7 @@ def service_for(
     reward: Reward = None,
     sandbox: str | SandboxHost | None = None,
     max_concurrent_envs: int = DEFAULT_SESSIONS,
+    warm: int | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Service:
     """The parts of a server, checked and not yet started; takes what :func:`build_app` takes.
@@ -70,18 +78,19 @@ def service_for(
         reward: As there.
         sandbox: As there, or a host that the caller starts and closes.
         max_concurrent_envs: As there.
+        warm: As there.
         on_progress: Told in words what takes long; by default uvicorn's log is.
     """
     from agent_env_core.server.catalog import read_catalog
     from agent_env_core.server.engine import Engine
     from agent_env_core.server.service import Service
 
-    limit = session_limit(max_concurrent_envs)
+    limit, ahead = session_limit(max_concurrent_envs), warm_limit(warm)
     plugins().extend()
     if sandbox is None or isinstance(sandbox, str):
-        plugins().sandbox_provider(sandbox or "docker")  # an unknown name is refused here, with the names there are
+        check_names(sandbox)  # an unknown name is refused here, with the names there are
     catalog = read_catalog(bundle, reward)
-    engine = Engine(catalog, sandbox=sandbox, sessions=limit, on_progress=on_progress or progress)
+    engine = Engine(catalog, sandbox=sandbox, sessions=limit, warm=ahead, on_progress=on_progress or progress)
     return Service(catalog, engine, limit)
 
 

@@ -14,9 +14,11 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agent_env_core.envs.warm import default_warm
 from agent_env_core.errors import EpisodeError, Phase
 from agent_env_core.play.runner import Runner
-from agent_env_core.sandbox.host import SandboxHost, open_host
+from agent_env_core.sandbox.choose import DEFAULT_PROVIDER, start_host
+from agent_env_core.sandbox.host import SandboxHost
 from agent_env_core.server.catalog import Catalog, sandboxes_of
 
 if TYPE_CHECKING:
@@ -40,8 +42,11 @@ class Engine:
 
     Args:
         catalog: What is served.
-        sandbox: A sandbox provider's name, or a host that somebody else starts and closes; None is Docker.
+        sandbox: A sandbox provider's name, several with commas, or a host that somebody else starts and closes; None is
+            Docker.
         sessions: How many sessions the server allows.
+        warm: How many deployments to make ahead, of all bundles together; None takes what suits the sessions and this
+            machine, and none where sandboxes run elsewhere, and cost money.
         on_progress: Told in words what takes long.
     """
 
@@ -51,11 +56,13 @@ class Engine:
         *,
         sandbox: str | SandboxHost | None = None,
         sessions: int = 8,
+        warm: int | None = None,
         on_progress: Callable[[str], None] = logger.info,
     ) -> None:
         self._catalog = catalog
         self._sandbox = sandbox
         self._sessions = sessions
+        self._warm = warm
         self._on_progress = on_progress
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -101,13 +108,24 @@ class Engine:
         host = self._sandbox
         if not isinstance(host, SandboxHost):
             each = max(sandboxes_of(served.task) for served in self._catalog.served)
-            host = self._host = open_host(host, max_running=(self._sessions + SPARE) * each)
-            await host.start()
-        for bundle in self._catalog.bundles:
+            most = (self._sessions + SPARE) * each + (self._default_warm if self._warm is None else self._warm)
+            host = self._host = await start_host(host, max_running=most, on_progress=self._on_progress)
+        for bundle, warm in zip(self._catalog.bundles, self._shares(host), strict=True):
             specs = [one.spec for one in self._catalog.served if one.task.bundle.root == bundle.root]
-            runner = Runner(bundle, sandbox=host, specs=specs, on_progress=self._on_progress)
+            runner = Runner(bundle, sandbox=host, specs=specs, warm=warm, on_progress=self._on_progress)
             self._runners[bundle.root] = runner
             await runner.start()
+
+    @property
+    def _default_warm(self) -> int:
+        return default_warm(self._sessions)
+
+    def _shares(self, host: SandboxHost) -> list[int]:
+        """How many deployments are made ahead of each bundle."""
+        remote = host.provider.capabilities.remote
+        warm = (0 if remote else self._default_warm) if self._warm is None else self._warm
+        each, more = divmod(warm, len(self._catalog.bundles))
+        return [each + (number < more) for number in range(len(self._catalog.bundles))]
 
     async def aclose(self, seconds: float = CLOSE_SECONDS) -> list[str]:
         """Abandons every episode, tears it down, and ends the loop. Takes at most ``seconds``, about.
@@ -215,11 +233,19 @@ class Engine:
 
     @property
     def live(self) -> int:
-        """How many sandboxes there are, those coming and going included."""
-        host = self._sandbox if isinstance(self._sandbox, SandboxHost) else self._host
-        return host.live if host is not None else 0
+        """How many sandboxes episodes have, those coming and going included."""
+        return self._started.live - self.warm if self._started is not None else 0
+
+    @property
+    def warm(self) -> int:
+        """How many sandboxes there are that no episode has yet."""
+        return sum(runner.deployer.warm for runner in self._runners.values())
 
     @property
     def sandbox(self) -> str:
-        """The name of the sandbox provider."""
-        return self._sandbox.provider.name if isinstance(self._sandbox, SandboxHost) else self._sandbox or "docker"
+        """The name of the sandbox provider; of several, the one that is used once the engine has started."""
+        return self._started.provider.name if self._started is not None else str(self._sandbox or DEFAULT_PROVIDER)
+
+    @property
+    def _started(self) -> SandboxHost | None:
+        return self._sandbox if isinstance(self._sandbox, SandboxHost) else self._host

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 VARIABLE = "MAX_CONCURRENT_ENVS"
+WARM_VARIABLE = "AGENT_ENV_WARM"
 
 
 class _Default(int):
@@ -31,3 +32,18 @@ def session_limit(given: int = DEFAULT_SESSIONS) -> int:
     if limit < 1 or isinstance(given, bool):
         raise ValueError(f"{source}={value} must be a whole number of sessions, at least 1")
     return limit
+
+
+def warm_limit(given: int | None = None) -> int | None:
+    """How many deployments to make ahead: what the caller gave, else ``AGENT_ENV_WARM``, else None.
+
+    Raises:
+        ValueError: It's no whole number.
+    """
+    source, value = "warm", given
+    if given is None and (text := os.environ.get(WARM_VARIABLE, "").strip()):
+        source, value = WARM_VARIABLE, int(text) if text.isdecimal() else -1
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        shown = os.environ[WARM_VARIABLE] if source == WARM_VARIABLE else given
+        raise ValueError(f"{source}={shown} must be a whole number of deployments; 0 makes none ahead")
+    return value

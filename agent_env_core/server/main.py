@@ -46,6 +46,7 @@ class Settings:
         reward: As for ``build_app``.
         sandbox: As for ``build_app``.
         max_concurrent_envs: As for ``build_app``.
+        warm: As for ``build_app``.
         host: The address to listen on.
         port: The port to listen on; 0 takes a free one.
         parent_fd: The reading end of a pipe whose other end the parent holds for as long as it lives.
@@ -56,6 +57,7 @@ class Settings:
     reward: Reward = None
     sandbox: str | None = None
     max_concurrent_envs: int = DEFAULT_SESSIONS
+    warm: int | None = None
     host: str = "127.0.0.1"
     port: int = 8000
     parent_fd: int | None = None
@@ -206,6 +208,7 @@ async def _started(settings: Settings, teller: Teller) -> Service:
         reward=settings.reward,
         sandbox=settings.sandbox,
         max_concurrent_envs=settings.max_concurrent_envs,
+        warm=settings.warm,
         on_progress=teller.progress,
     )
     importing = asyncio.create_task(asyncio.to_thread(require_packages))  # beside the start: both take seconds

@@ -136,7 +136,7 @@ async def test_the_floors_container_is_the_products(one_task):
     from agent_env_core.bundle import load_bundle
     from agent_env_core.envs.deployment import DeployOptions, sandbox_spec
     from agent_env_core.envs.images import prepare_image
-    from agent_env_core.sandbox.host import open_host
+    from agent_env_core.sandbox.choose import open_host
     from agent_env_core.steps.base import declaration
     from bench.calls import BUNDLES, PORT
     from bench.floor import Containers

@@ -70,6 +70,7 @@ class AgentEnv:
         reward: str | Combiner | None = None,
         sandbox: str | None = None,
         max_concurrent_envs: int = DEFAULT_SESSIONS,
+        warm: int | None = None,
         tool_timeout: float = 60,
         reset_timeout: float = 600,
     ) -> AgentEnv:
@@ -79,8 +80,11 @@ class AgentEnv:
             bundle: The bundle's folder; or several, by split.
             split: As for the class.
             reward: As for the class.
-            sandbox: Where envs are deployed: a sandbox provider's name; None is your Docker.
+            sandbox: Where envs are deployed: a sandbox provider's name, or several in the order of preference
+                (``"docker,process"``); None is your Docker.
             max_concurrent_envs: Sessions to allow at once: one for each rollout in flight.
+            warm: Deployments to make ahead, so that a reset needn't wait for one; 0 makes none. When it isn't given,
+                ``AGENT_ENV_WARM`` sets it, else what suits the sessions and this machine.
             tool_timeout: As for the class.
             reset_timeout: As for the class.
 
@@ -90,7 +94,11 @@ class AgentEnv:
             ValueError: As for the class.
         """
         server = LocalServer(
-            bundle, sandbox=sandbox, max_concurrent_envs=max_concurrent_envs, scores_only=reward is not None
+            bundle,
+            sandbox=sandbox,
+            max_concurrent_envs=max_concurrent_envs,
+            warm=warm,
+            scores_only=reward is not None,
         )
         try:
             env = cls(

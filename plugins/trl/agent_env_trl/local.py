@@ -24,7 +24,7 @@ from typing import Any
 
 from agent_env_core import errors
 from agent_env_core.errors import AgentEnvError, Problem
-from agent_env_core.server.limits import DEFAULT_SESSIONS, session_limit
+from agent_env_core.server.limits import DEFAULT_SESSIONS, session_limit, warm_limit
 
 logger = logging.getLogger("agent_env.training.trl")
 
@@ -40,8 +40,9 @@ class LocalServer:
 
     Args:
         bundle: A bundle's folder, or several by split.
-        sandbox: A sandbox provider's name; None is Docker.
+        sandbox: A sandbox provider's name, or several with commas; None is Docker.
         max_concurrent_envs: Sessions to allow at once.
+        warm: Deployments to make ahead; None leaves it to the server.
         scores_only: Leave it to the trainer to make a reward of the scores.
 
     Raises:
@@ -54,12 +55,14 @@ class LocalServer:
         *,
         sandbox: str | None = None,
         max_concurrent_envs: int = DEFAULT_SESSIONS,
+        warm: int | None = None,
         scores_only: bool = False,
     ) -> None:
         # -P: a file of the trainer's folder that is named like a package of the server's must not stand in for it
         command = [sys.executable, "-P", "-m", "agent_env_core.server", *_bundle_arguments(bundle)]
         command += ["--max-concurrent-envs", str(session_limit(max_concurrent_envs))]
         command += ["--sandbox", sandbox] if sandbox else []
+        command += [] if (ahead := warm_limit(warm)) is None else ["--warm", str(ahead)]
         command += ["--scores-only"] if scores_only else []
         self.token = secrets.token_urlsafe(32)
         self.url = ""

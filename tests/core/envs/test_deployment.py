@@ -14,7 +14,6 @@ import pytest
 from agent_env_core.bundle import Env, EnvImage
 from agent_env_core.envs import deployment as module
 from agent_env_core.envs.card import Method
-from agent_env_core.envs.deployer import Deployer
 from agent_env_core.envs.deployment import Deployment, DeployOptions, deploy, sandbox_spec
 from agent_env_core.envs.http import HttpClients
 from agent_env_core.envs.images import PreparedImage, prepare_image
@@ -58,7 +57,7 @@ class Host:
         self.prepared.append(image)
         return "ref"
 
-    async def create(self, spec: SandboxSpec) -> Host:
+    async def create(self, spec: SandboxSpec, *, place: object = None) -> Host:
         self.created.append(spec)
         if asyncio.iscoroutine(waiting := self.creating()):
             await waiting
@@ -229,39 +228,6 @@ async def test_or_there_is_none(host: Host, tmp_path: Path):
     for image, named in ((EnvImage(context=tmp_path), "its Dockerfile"), (EnvImage(ref="docker.io/q"), "docker.io/q")):
         with pytest.raises(ImageError, match=f"the env 'q': nothing says how its server is started: .*{named}.*CMD"):
             await prepare_image(env(image=image), host)  # type: ignore[arg-type]
-
-
-async def test_only_so_many_start_at_once_and_the_queue_is_timed(
-    host: Host, serve: Serve, monkeypatch: pytest.MonkeyPatch
-):
-    gate, running = asyncio.Event(), 0
-    most = 0
-
-    async def slow() -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await gate.wait()
-        running -= 1
-
-    async def image_command(prepared: str) -> tuple[str, ...]:
-        return ("serve",)
-
-    host.image_command = image_command  # type: ignore[attr-defined]
-    host.creating = slow
-    waits: list[float] = []
-    clients = HttpClients()
-    monkeypatch.setattr(clients, "open", lambda: serve(lambda request: httpx.Response(200, json=CARD)))
-    deployer = Deployer(host, clients=clients, at_once=2)  # type: ignore[arg-type]
-    work = [deployer.deploy(env(), step_id="e", options=OPTIONS, waited=waits.append) for _ in range(5)]
-    everything = asyncio.gather(*work)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert (running, len(waits)) == (2, 2)
-    gate.set()
-    await everything
-    assert (most, len(waits)) == (2, 5)
-    assert len(host.prepared) <= 5
 
 
 @pytest.fixture

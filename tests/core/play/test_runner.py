@@ -9,7 +9,7 @@ from agent_env_core.bundle import Bundle
 from agent_env_core.errors import BundleError, EpisodeError, PluginError
 from agent_env_core.play.episode import Episode
 from agent_env_core.play.runner import Runner
-from agent_env_core.sandbox.host import open_host
+from agent_env_core.sandbox.choose import open_host
 
 Steps = list[dict[str, Any]]
 Open = Callable[..., Awaitable[Runner]]

@@ -2,19 +2,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from dataclasses import replace
 
 import pytest
 
-from agent_env_core.errors import Busy, ConfigError, Gone, ImageError, PluginError, Unavailable, Unsupported
+from agent_env_core.errors import Busy, ConfigError, Gone, ImageError, Unavailable, Unsupported
+from agent_env_core.sandbox import creates as creates_module
 from agent_env_core.sandbox import host as host_module
 from agent_env_core.sandbox.contract import Image, SandboxSpec
-from agent_env_core.sandbox.host import CREATE_LABEL, SandboxHost, open_host
+from agent_env_core.sandbox.creates import CREATE_LABEL
+from agent_env_core.sandbox.host import SandboxHost
 from agent_env_core.sandbox.leases import OWNER_LABEL, RUN_LABEL, Owner, expiry, lease_labels
 from agent_env_core.testing.fake import FakeProvider
-from agent_env_core.testing.sandbox import eventually
 
 IMAGE = Image(ref="registry.example/x:1")
+
+
+async def eventually(look):
+    """Waits until ``look`` finds something."""
+    async with asyncio.timeout(20):
+        while not await look():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.002)
 
 
 @pytest.fixture
@@ -104,9 +113,61 @@ class TestCreate:
 
     async def test_a_create_of_unknown_effect_is_looked_for_and_undone(self, host, fake, spec):
         fake.fault("create", error=Unavailable("the answer was lost"), after=True)
+        box = await host.create(spec)
+        assert (fake.created, fake.killed, list(fake.sandboxes)) == (2, 1, [box.id])
+
+    async def test_a_second_loss_is_told(self, host, fake, spec):
+        fake.fault("create", error=Unavailable("the answer was lost"), after=True, times=9)
         with pytest.raises(Unavailable, match="lost"):
             await host.create(spec)
+        assert (fake.created, fake.killed, fake.sandboxes) == (2, 2, {})
+
+    async def test_what_cant_be_looked_for_is_not_tried_again(self, host, fake, spec):
+        fake.fault("create", error=Unavailable("the answer was lost"), after=True)
+        fake.fault("list", error=Unavailable("no answer"))
+        with pytest.raises(Unavailable, match="the answer was lost"):
+            await host.create(spec)
+        assert fake.created == 1
+
+    async def test_one_that_never_answers_is_given_up_in_the_end(self, host, fake, spec, monkeypatch):
+        monkeypatch.setattr(host_module, "UNDO_BUDGET", 0.05)
+        fake.fault("create", hang=True, after=True)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(host.create(spec), 0.01)
+        await settled(host)
         assert (fake.created, fake.killed, fake.sandboxes) == (1, 1, {})
+
+    async def test_200_cancels_at_any_moment_leak_nothing(self):
+        fake, chance = FakeProvider(start_time=0.001), random.Random(7)
+        host = SandboxHost(fake, max_starting=6, max_running=12)
+        spec = SandboxSpec(await fake.prepare(IMAGE), 60)
+        fake.fault("create", error=Busy("full", retry_after=0.001), times=30)
+        fake.fault("create", error=Unavailable("lost"), after=True, times=10)
+
+        async def rollout(alone):
+            place = None if alone else await host.place()
+            try:
+                box = await host.create(spec, place=place)
+                try:
+                    await asyncio.sleep(chance.random() / 300)
+                finally:
+                    await host.destroy(box.id)
+            finally:
+                if place is not None:
+                    place.leave()
+
+        rollouts = [asyncio.create_task(rollout(number % 2)) for number in range(240)]
+        for number in chance.sample(range(240), 200):
+            await asyncio.sleep(chance.random() / 1000)
+            rollouts[number].cancel()
+        await asyncio.wait_for(asyncio.gather(*rollouts, return_exceptions=True), 60)
+        await settled(host)
+        assert fake.sandboxes == {}
+        assert fake.most_starting <= 6
+        assert fake.most <= 12
+        rooms = [host.spare_place() for _ in range(7)]
+        assert [room is not None for room in rooms] == [True] * 6 + [False], "every place came back"
+        await host.aclose()
 
     async def test_a_provider_at_its_limit_is_asked_again(self):
         fake = FakeProvider(capacity=4)
@@ -123,7 +184,7 @@ class TestCreate:
         await host.aclose()
 
     async def test_a_provider_that_stays_at_its_limit_is_given_up(self, host, fake, spec, monkeypatch):
-        monkeypatch.setattr(host_module, "BUSY_BUDGET", 0.2)
+        monkeypatch.setattr(creates_module, "BUDGET", 0.2)
         fake.fault("create", error=Busy("quota", retry_after=0.05), times=100)
         with pytest.raises(Busy, match="quota"):
             await asyncio.wait_for(host.create(spec), 10)
@@ -354,21 +415,3 @@ class TestClose:
             assert host.provider is fake
             assert host.live == 1
         assert fake.sandboxes == {}
-
-
-class TestOpenHost:
-    def test_an_unknown_name_lists_the_known_ones(self):
-        with pytest.raises(PluginError, match=r"no sandbox provider 'nope'; known: .*process"):
-            open_host("nope")
-
-    def test_docker_is_the_default(self, monkeypatch):
-        asked = []
-
-        class Known:
-            def sandbox_provider(self, name):
-                asked.append(name)
-                return lambda config: FakeProvider()
-
-        monkeypatch.setattr(host_module, "plugins", Known)
-        host = open_host(run_id="mine")
-        assert (asked, host.run_id) == (["docker"], "mine")

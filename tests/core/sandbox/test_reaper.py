@@ -18,9 +18,15 @@ from agent_env_core.sandbox.leases import Owner, lease_labels
 from agent_env_core.sandbox.machine import process_start
 from agent_env_core.sandbox.reaper import ReaperProcess, clear
 from agent_env_core.testing.fake import FakeProvider
-from agent_env_core.testing.sandbox import eventually
 
 LABELS = {"agent-env.run": "run", "agent-env.owner": "someone"}
+
+
+async def eventually(look):
+    """Waits until ``look`` finds something."""
+    async with asyncio.timeout(20):
+        while not await look():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.002)
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ import uuid
 
 import pytest
 
+from agent_env_core.sandbox.choose import open_host
 from agent_env_core.sandbox.contract import SandboxSpec
-from agent_env_core.sandbox.host import open_host
 from agent_env_core.sandbox.leases import RUN_LABEL
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("no_processes_left")]
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("no_processes_left")]
 OWNER = """
 import asyncio, sys
 from agent_env_core.sandbox.contract import SandboxSpec
-from agent_env_core.sandbox.host import open_host
+from agent_env_core.sandbox.choose import open_host
 
 async def main(image, run, mode):
     host = open_host("docker", run_id=run)

@@ -17,14 +17,14 @@ from agent_env_process.environment import MARK
 from agent_env_process.procs import members
 from agent_env_process.state import State
 
+from agent_env_core.sandbox.choose import open_host
 from agent_env_core.sandbox.contract import SandboxSpec
-from agent_env_core.sandbox.host import open_host
 from agent_env_core.testing.sandbox import context, eventually
 
 OWNER = """
 import asyncio, json, os, sys, time
 from agent_env_core.sandbox.contract import SandboxSpec
-from agent_env_core.sandbox.host import open_host
+from agent_env_core.sandbox.choose import open_host
 
 config, image, mode = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
 # A main process with a child that leaves its session, and a command that runs as long.

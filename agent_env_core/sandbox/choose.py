@@ -1,0 +1,142 @@
+"""From what a user wrote after ``sandbox=`` to a host: one provider's name, or several in the order of preference."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agent_env_core.errors import ConfigError, PluginError, describe
+from agent_env_core.plugins import plugins
+from agent_env_core.sandbox.contract import SandboxProvider
+from agent_env_core.sandbox.host import SandboxHost
+from agent_env_core.sandbox.leases import RUN_LABEL
+from agent_env_core.sandbox.slots import run_folder
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PROVIDER = "docker"
+
+PROBE_SECONDS = 30.0
+"""Seconds in which a provider that isn't the only one must answer."""
+
+
+def provider_names(sandbox: str | None) -> tuple[str, ...]:
+    """The providers that ``sandbox`` names, ``docker,process`` say; Docker without any.
+
+    Raises:
+        ConfigError: There is an empty name among them.
+    """
+    names = tuple(name.strip() for name in (DEFAULT_PROVIDER if sandbox is None else sandbox).split(","))
+    if not all(names):
+        raise ConfigError(f"sandbox={sandbox!r} must be a provider's name, or several with commas: docker,process")
+    return tuple(dict.fromkeys(names))
+
+
+def check_names(sandbox: str | None) -> None:
+    """Refuses what can't become a host on any machine with these plugins.
+
+    Raises:
+        ConfigError: See :func:`provider_names`.
+        PluginError: None of the providers is installed.
+    """
+    missing = []
+    for name in provider_names(sandbox):
+        try:
+            plugins().sandbox_provider(name)
+            return
+        except PluginError as exc:
+            missing.append(str(exc))
+    raise PluginError("; ".join(missing))
+
+
+def open_host(
+    name: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    *,
+    run_id: str | None = None,
+    max_starting: int | None = None,
+    max_running: int | None = None,
+) -> SandboxHost:
+    """A host for the provider that ``name`` finds, ``docker`` by default. It is not started yet.
+
+    Its limits are shared by all processes of this user on this machine, but for ``max_running``, which is its own.
+
+    Args:
+        name: A sandbox provider's name, e.g. ``process``.
+        config: The provider's settings; anything that goes into JSON.
+        run_id: See :class:`SandboxHost`.
+        max_starting: See :class:`SandboxHost`.
+        max_running: See :class:`SandboxHost`.
+
+    Raises:
+        PluginError: No such provider, or its plugin is broken.
+        ConfigError: The provider refuses its settings.
+    """
+    name = DEFAULT_PROVIDER if name is None else name
+    settings = dict(config or {})
+    provider = plugins().sandbox_provider(name)(settings)
+    try:
+        shared = run_folder()
+    except ConfigError as exc:
+        log.warning("limits hold for this process alone: %s", exc)
+        shared = None
+    return SandboxHost(
+        provider,
+        run_id=run_id,
+        max_starting=max_starting,
+        max_running=max_running,
+        reaper=(name, settings),
+        shared=shared,
+    )
+
+
+async def start_host(
+    sandbox: str | None = None,
+    *,
+    max_running: int | None = None,
+    on_progress: Callable[[str], None] = log.info,
+) -> SandboxHost:
+    """A started host of the first of the named providers that can be used here.
+
+    That is decided once, before anything is created. Each one that is passed by is told in one line.
+
+    Args:
+        sandbox: A provider's name, or several with commas in between.
+        max_running: See :class:`SandboxHost`.
+        on_progress: Told about the choice, where there is one.
+
+    Raises:
+        PluginError, ConfigError: The only provider can't be used, or none of them can; the message has each reason.
+    """
+    names = provider_names(sandbox)
+    if len(names) == 1:
+        host = open_host(names[0], max_running=max_running)
+        await host.start()
+        return host
+    refused = []
+    for name in names:
+        try:
+            host = open_host(name, max_running=max_running)
+            try:
+                await _probe(host.provider)
+                await host.start()
+            except BaseException:
+                await host.aclose()
+                raise
+        except Exception as exc:  # whatever it is, the next one may do
+            refused.append(f"{name}: {describe(exc)}")
+            on_progress(f"no sandboxes from {name}: {describe(exc)}")
+            continue
+        isolation = host.provider.capabilities.isolation
+        on_progress(f"sandboxes come from {name} (isolation: {isolation})")
+        return host
+    raise ConfigError(f"sandbox={sandbox!r}: none of them can be used here: " + "; ".join(refused))
+
+
+async def _probe(provider: SandboxProvider) -> None:
+    """Asks a provider a question that costs nothing; raises whatever keeps it from answering."""
+    async with asyncio.timeout(PROBE_SECONDS):
+        async for _ in provider.list({RUN_LABEL: "none"}):
+            break

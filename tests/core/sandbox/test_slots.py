@@ -1,0 +1,142 @@
+"""Places that processes share, tried with processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from agent_env_core.errors import ConfigError, Unavailable
+from agent_env_core.sandbox import slots as module
+from agent_env_core.sandbox.slots import Pace, Slots, run_folder
+
+HOLDS = """
+import sys
+from pathlib import Path
+from agent_env_core.sandbox.slots import Slots
+slots = Slots(Path(sys.argv[1]), 1)
+held = slots.take() if sys.argv[2] == "slot" else slots.queue()
+print("held" if held else "none", flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Starts a process that holds the only place, or stands in the queue for it."""
+    started = []
+
+    def start(what):
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLDS, str(tmp_path), what], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def slots(tmp_path):
+    return Slots(tmp_path, 1)
+
+
+def test_a_killed_process_gives_its_place_back(holder, slots):
+    process = holder("slot")
+    assert slots.take() is None
+    process.kill()
+    process.wait()
+    slots.take().free()
+
+
+def test_a_place_is_free_though_a_forked_child_has_a_copy(slots):
+    slot = slots.take()
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    slot.free()
+    slots.take().free()
+    os.close(write)
+    os.waitpid(child, 0)
+
+
+def test_who_waited_longer_comes_first(holder, slots):
+    assert not slots.wanted()
+    process = holder("queue")
+    assert slots.wanted()
+    assert slots.take() is None, "though the place is free"
+    mine = slots.queue()
+    assert slots.take(mine) is None
+    process.kill()
+    process.wait()
+    slots.take(mine).free()
+    mine.close()
+    assert not slots.wanted()
+    assert not list((slots.folder / "queue").iterdir()), "a dead process's ticket is cleared away"
+
+
+def test_a_stopped_process_is_passed_by(holder, slots, monkeypatch):
+    process = holder("queue")
+    process.send_signal(signal.SIGSTOP)
+    assert slots.take() is None
+    monkeypatch.setattr(module, "STALE", 0.0)
+    slots.take().free()
+    process.send_signal(signal.SIGCONT)
+
+
+def test_a_machine_without_files_left_is_told(slots, monkeypatch):
+    def refuse(*_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(module, "_lock", refuse)
+    with pytest.raises(Unavailable, match=r"no place can be taken in .*Too many open files"):
+        slots.take()
+
+
+class TestRunFolder:
+    def test_it_is_the_users_alone(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("AGENT_ENV_RUN_DIR", str(tmp_path / "run"))
+        assert run_folder().stat().st_mode & 0o777 == 0o700
+
+    def test_a_link_in_its_place_is_refused(self, tmp_path, monkeypatch):
+        (tmp_path / "there").mkdir()
+        (tmp_path / "run").symlink_to(tmp_path / "there")
+        monkeypatch.setenv("AGENT_ENV_RUN_DIR", str(tmp_path / "run"))
+        with pytest.raises(ConfigError, match="is not a folder of yours; set AGENT_ENV_RUN_DIR"):
+            run_folder()
+
+    def test_so_is_a_file(self, tmp_path, monkeypatch):
+        (tmp_path / "run").touch()
+        monkeypatch.setenv("AGENT_ENV_RUN_DIR", str(tmp_path / "run"))
+        with pytest.raises(ConfigError, match="can't be used"):
+            run_folder()
+
+
+class TestPace:
+    def test_moments_are_apart(self, tmp_path):
+        one, other = Pace(tmp_path / "pace", 10), Pace(tmp_path / "pace", 10)
+        offs = [pace.next() for pace in (one, other, one, other)]
+        assert offs == pytest.approx([0.0, 0.1, 0.2, 0.3], abs=0.05)
+
+    def test_a_stall_builds_up_no_claim(self, tmp_path):
+        (tmp_path / "pace").write_text(f"{time.monotonic() - 600:.6f}")
+        pace = Pace(tmp_path / "pace", 1)
+        assert pace.next() == 0
+        assert pace.next() > 0.9
+
+    @pytest.mark.parametrize("left", ["", "what?", "9e99"])
+    def test_what_another_start_of_the_machine_left_means_nothing(self, tmp_path, left):
+        (tmp_path / "pace").write_text(left)
+        assert Pace(tmp_path / "pace", 1).next() == 0
