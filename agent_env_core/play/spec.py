@@ -17,7 +17,7 @@ from agent_env_core.steps.deploy_env import DeployEnv
 from agent_env_core.steps.prompt_agent import PromptAgent
 
 if TYPE_CHECKING:
-    from agent_env_core.bundle import Task
+    from agent_env_core.bundle import Bundle, Task
     from agent_env_core.play.episode import Episode
     from agent_env_core.play.runner import Runner
     from agent_env_core.steps.base import TaskStep
@@ -98,7 +98,7 @@ class EpisodeSpec:
                 refusals += made
             else:
                 steps.append(made)
-                refusals += _refused(made, played)
+                refusals += _refused(made, played, task.bundle)
                 if made.retry_config is not None and not evaluation:
                     refusals.append((made.id, "retry_config: a step can't be run again in an episode", ""))
         try:
@@ -152,9 +152,9 @@ def _make(step: Mapping[str, Any]) -> TaskStep | list[Refusal]:
         return [(step_id, f"the step type {step.get('type')!r} can't read it: {describe(exc)}", "")]
 
 
-def _refused(step: TaskStep, played: Sequence[str]) -> list[Refusal]:
+def _refused(step: TaskStep, played: Sequence[str], bundle: Bundle) -> list[Refusal]:
     try:
-        return [(step.id, line, "") for line in step.refusals(played)]
+        return [(step.id, line, "") for line in (*step.refusals(played), *step.misfits(bundle))]
     except Exception as exc:  # a plugin's code
         return [(step.id, f"the step type {step.type!r} can't say whether it can be played: {describe(exc)}", "")]
 

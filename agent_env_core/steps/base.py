@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -18,6 +18,9 @@ from agent_env_core.models import ModelSettings
 from agent_env_core.plugins import plugins
 from agent_env_core.steps.context import RunContext
 from agent_env_core.verifiers.aggregate import aggregate
+
+if TYPE_CHECKING:
+    from agent_env_core.bundle import Bundle
 
 
 class TaskStep(BaseModel):
@@ -72,6 +75,14 @@ class TaskStep(BaseModel):
 
         Args:
             played: The agents that are played from outside.
+        """
+        return []
+
+    def misfits(self, bundle: Bundle) -> list[str]:
+        """What this step names in its bundle and can't use: one line each, naming the field and its value.
+
+        Args:
+            bundle: The bundle; the step's references are ids of what is in it, or of what an earlier step makes.
         """
         return []
 
