@@ -35,7 +35,7 @@ class Result:
 
 
 def choose(patterns: Iterable[str]) -> tuple[Check, ...]:
-    """The checks whose subject is, or whose name contains, one of ``patterns``; all where there is none.
+    """The checks of the subjects that ``patterns`` name, and those whose name contains one; all where there is none.
 
     Raises:
         ValueError: A pattern fits no check.
@@ -43,7 +43,8 @@ def choose(patterns: Iterable[str]) -> tuple[Check, ...]:
     wanted = [pattern.lower().replace(" ", "_") for pattern in patterns]
     found: set[Check] = set()
     for pattern in wanted:
-        fits = {check for check in CHECKS if pattern in check.name or pattern == check.subject.replace(" ", "_")}
+        fits = {check for check in CHECKS if pattern == check.subject.replace(" ", "_")}
+        fits = fits or {check for check in CHECKS if pattern in check.name}
         if not fits:
             raise ValueError(f"no check has {pattern!r} in its name or for its subject")
         found |= fits

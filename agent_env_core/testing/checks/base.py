@@ -25,6 +25,9 @@ PORT = 18080
 TTL = 600.0
 """Seconds to live of a check's sandbox; longer than a check may take."""
 
+LONGEST_TTL = 900.0
+"""The most that any check asks for."""
+
 LIMIT = 300.0
 """Seconds one check may take."""
 

@@ -9,7 +9,17 @@ import time
 from agent_env_core.errors import Unsupported
 from agent_env_core.sandbox.leases import OWNER_LABEL, Owner, expiry, lease_labels, reap, why_expired
 from agent_env_core.sandbox.machine import boot_id, host_id
-from agent_env_core.testing.checks.base import ENOUGH, Skipped, Subject, Trial, eventually, raises, same, true
+from agent_env_core.testing.checks.base import (
+    ENOUGH,
+    LONGEST_TTL,
+    Skipped,
+    Subject,
+    Trial,
+    eventually,
+    raises,
+    same,
+    true,
+)
 from agent_env_core.testing.checks.life import is_gone
 
 SUBJECT = Subject("leases")
@@ -59,11 +69,14 @@ async def extend_moves_the_lease_where_that_is_claimed(trial: Trial) -> None:
     box = await trial.make()
     if not trial.can.extend:
         with raises(Unsupported):
-            await box.extend(1000)
+            await box.extend(LONGEST_TTL)
         return
-    await box.extend(1000)
+    await box.extend(LONGEST_TTL)
     ends = expiry((await trial.listed())[box.id].labels) or 0.0
-    true(abs(ends - time.time() - 1000) < 60, f"the lease ends in {ends - time.time():.0f} s, and not in 1000")
+    true(
+        abs(ends - time.time() - LONGEST_TTL) < 60,
+        f"the lease ends in {ends - time.time():.0f} s, and not in {LONGEST_TTL:.0f}",
+    )
     same((await box.exec(["true"], timeout=ENOUGH)).exit_code, 0)
 
 
