@@ -18,6 +18,7 @@ from agent_env_core.play.retries import Retries
 from agent_env_core.play.scheduler import FailedStep, run_steps
 from agent_env_core.play.turn import Turn
 from agent_env_core.steps.context import PromptRequest, RunContext
+from agent_env_core.steps.placed import Places
 
 if TYPE_CHECKING:
     from agent_env_core.bundle import Env
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from agent_env_core.play.spec import EpisodeSpec
     from agent_env_core.sandbox.contract import Sandbox
     from agent_env_core.steps.base import TaskStep
+    from agent_env_core.steps.placed import SandboxOrder
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,7 @@ class Episode:
         max_ttl = runner.host.provider.capabilities.max_ttl
         self.run = RunContext(self.id, spec.task.bundle, self._deploy, self._play, runner.verifiers, max_ttl)
         self.run.destroy = self._destroy
+        self.run.places = Places(self._place, runner.host.provider.capabilities, spec.workers)
         self.run.models = runner.models
         self._runner = runner
         self._retries = Retries(spec.steps if spec.evaluation else ())
@@ -66,6 +69,7 @@ class Episode:
         self._delivered = 0
         self._waiting: set[asyncio.Future[None]] = set()
         self._deployments: list[tuple[Deployment, float]] = []
+        self._placed: list[tuple[Sandbox, float]] = []
         self._closing: list[asyncio.Task[None]] = []
 
     # -- what a player calls
@@ -243,6 +247,11 @@ class Episode:
         self._deployments.append((deployment, options.ttl))
         return deployment
 
+    async def _place(self, order: SandboxOrder) -> Sandbox:
+        sandbox = await self._runner.host.create(order.spec(await self._runner.image(order.image)))
+        self._placed.append((sandbox, order.ttl))
+        return sandbox
+
     async def _play(self, request: PromptRequest) -> str:
         self._delivered += 1
         broke = partial(self._broke, request.step_id)
@@ -273,13 +282,16 @@ class Episode:
         if not self._runner.host.provider.capabilities.extend:
             return
         while True:
-            await asyncio.sleep(min((ttl for _, ttl in self._deployments), default=15.0) / 3)
-            for deployment, ttl in list(self._deployments):
+            await asyncio.sleep(min((ttl for _, ttl in self._leases()), default=15.0) / 3)
+            for sandbox, ttl in self._leases():
                 try:
                     async with asyncio.timeout(EXTEND_SECONDS):
-                        await deployment.sandbox.extend(ttl)
+                        await sandbox.extend(ttl)
                 except Exception as exc:  # whatever a provider raises, the other leases are renewed, and this one again
-                    log.debug("the lease of %s can't be renewed: %s", deployment.sandbox.id, describe(exc))
+                    log.debug("the lease of %s can't be renewed: %s", sandbox.id, describe(exc))
+
+    def _leases(self) -> list[tuple[Sandbox, float]]:
+        return [(deployment.sandbox, ttl) for deployment, ttl in self._deployments] + self._placed
 
     # -- the end
 
@@ -292,6 +304,7 @@ class Episode:
             except Exception as exc:
                 log.warning("episode %s: a step's end failed: %s", self.id, describe(exc))
         ends = [self._end(deployment) for deployment, _ in self._deployments]
+        ends += [self._destroy(sandbox) for sandbox, _ in self._placed]
         closing = asyncio.gather(*ends, *self._closing, return_exceptions=True)
         try:
             for outcome in await asyncio.shield(closing):

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agent_env_core.envs.deployer import Deployer
@@ -18,12 +19,12 @@ from agent_env_core.models import ModelSettings
 from agent_env_core.play.refusals import by_reason, few
 from agent_env_core.play.spec import EpisodeSpec
 from agent_env_core.sandbox.choose import start_host
-from agent_env_core.sandbox.contract import refuse_unsupported
+from agent_env_core.sandbox.contract import Image, refuse_unsupported
 from agent_env_core.sandbox.host import SandboxHost
 from agent_env_core.verifiers.pool import VerifierPool
 
 if TYPE_CHECKING:
-    from agent_env_core.bundle import Bundle, Env
+    from agent_env_core.bundle import Bundle
     from agent_env_core.play.episode import Episode
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class Runner:
         self._verifier_timeout = verifier_timeout
         self.models = models or ModelSettings.from_env()
         self._say = on_progress or (lambda line: None)
+        self._images: dict[Image, str] = {}
         self._episodes: set[Episode] = set()
         self._resources = AsyncExitStack()
         self._closed = False
@@ -173,6 +175,12 @@ class Runner:
 
     # -- preparing
 
+    async def image(self, image: Image) -> str:
+        """The provider's reference to an image that a step's sandbox starts from, prepared at the first call."""
+        if image not in self._images:
+            self._images[image] = await self.host.prepare(image)
+        return self._images[image]
+
     def _check_capabilities(self) -> None:
         """Leaves out tasks that ask the provider for what it can't do."""
         provider = self.host.provider
@@ -189,31 +197,50 @@ class Runner:
                         seen[step.env_id, options] = describe(exc)
                 if reason := seen[step.env_id, options]:
                     self._leave_out(task_id, f"step {step.id!r}: {reason}")
+            for placing, order in spec.orders(provider.capabilities.max_ttl):
+                try:
+                    refuse_unsupported(provider.name, provider.capabilities, order.spec(""))
+                except Unsupported as exc:
+                    self._leave_out(task_id, f"step {placing.id!r}: {describe(exc)}")
 
     async def _prepare(self) -> None:
+        """Prepares every image, and leaves out the tasks whose images can't be."""
         users: dict[str, list[str]] = defaultdict(list)
-        envs: dict[str, Env] = {}
+        work: dict[str, Callable[[], Awaitable[object]]] = {}
         for task_id, spec in self.specs.items():
-            for env in {env.id: env for step in spec.deploys for env in self.bundle.envs[step.env_id].servers}.values():
-                envs[env.id] = env
-                users[env.id].append(task_id)
+            for name, prepare in self._images_of(spec).items():
+                work[name] = prepare
+                users[name].append(task_id)
         slots = asyncio.Semaphore(BUILDS_AT_ONCE)
-        work = [self._prepare_one(env, len(users[env.id]), slots) for env in envs.values()]
-        warm, *outcomes = await asyncio.gather(self.verifiers.start(), *work, return_exceptions=True)
+        started = [self._prepare_one(name, prepare, len(users[name]), slots) for name, prepare in work.items()]
+        warm, *outcomes = await asyncio.gather(self.verifiers.start(), *started, return_exceptions=True)
         for outcome in (warm, *outcomes):
             if isinstance(outcome, BaseException) and (outcome is warm or isinstance(outcome, ConfigError)):
                 raise outcome
-        for env, outcome in zip(envs.values(), outcomes, strict=True):
+        for name, outcome in zip(work, outcomes, strict=True):
             if isinstance(outcome, BaseException):
-                for task_id in users[env.id]:
-                    self._leave_out(task_id, f"the env {env.name!r} can't be prepared: {describe(outcome)}")
+                for task_id in users[name]:
+                    self._leave_out(task_id, f"{name} can't be prepared: {describe(outcome)}")
 
-    async def _prepare_one(self, env: Env, tasks: int, slots: asyncio.Semaphore) -> None:
+    def _images_of(self, spec: EpisodeSpec) -> dict[str, Callable[[], Awaitable[object]]]:
+        """How each image that a task needs is prepared, by what it is called in messages."""
+        envs = {env.id: env for step in spec.deploys for env in self.bundle.envs[step.env_id].servers}
+        found: dict[str, Callable[[], Awaitable[object]]] = {
+            f"the image of env {env.name!r}": partial(self.deployer.prepare, env) for env in envs.values()
+        }
+        for _, order in spec.orders(self.host.provider.capabilities.max_ttl):
+            image = order.image
+            name = image.ref if image.context is None else f"{image.dockerfile} of {image.context.name}"
+            found[f"the image {name}"] = partial(self.image, image)
+        return found
+
+    async def _prepare_one(
+        self, name: str, prepare: Callable[[], Awaitable[object]], tasks: int, slots: asyncio.Semaphore
+    ) -> None:
         async with slots:
             began = time.monotonic()
-            name = f"the image of env {env.name!r}"
             self._say(f"preparing {name} with {self.host.provider.name} ({tasks} {'task' if tasks == 1 else 'tasks'})")
-            build = asyncio.create_task(self.deployer.prepare(env))
+            build = asyncio.ensure_future(prepare())
             try:
                 while not (await asyncio.wait({build}, timeout=SAY_AGAIN))[0]:
                     self._say(f"still preparing {name} ({time.monotonic() - began:.0f} s)")

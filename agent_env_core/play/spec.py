@@ -14,6 +14,7 @@ from agent_env_core.play.scheduler import dependencies
 from agent_env_core.plugins import plugins
 from agent_env_core.steps.deploy_agent import DeployAgent
 from agent_env_core.steps.deploy_env import DeployEnv
+from agent_env_core.steps.placed import Plan, works_in_sandbox
 from agent_env_core.steps.prompt_agent import PromptAgent
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from agent_env_core.play.episode import Episode
     from agent_env_core.play.runner import Runner
     from agent_env_core.steps.base import TaskStep
+    from agent_env_core.steps.placed import SandboxOrder
 
 
 class Prompt(NamedTuple):
@@ -114,6 +116,16 @@ class EpisodeSpec:
     def deploys(self) -> tuple[DeployEnv, ...]:
         """The steps that deploy envs."""
         return tuple(step for step in self.steps if isinstance(step, DeployEnv))
+
+    @property
+    def workers(self) -> frozenset[str]:
+        """The played agents that work in a sandbox."""
+        return frozenset(agent for agent in self.trainer_agents if works_in_sandbox(self.task.steps, agent))
+
+    def orders(self, max_ttl: float | None) -> tuple[tuple[TaskStep, SandboxOrder], ...]:
+        """The sandboxes that its steps make beside those of envs, where one may live ``max_ttl`` seconds at most."""
+        plan = Plan(self.task.bundle, self.steps, self.workers, max_ttl)
+        return tuple((step, order) for step in self.steps for order in step.orders(plan))
 
     async def start(self, runner: Runner) -> Episode:
         """Starts a new episode; returns before anything is deployed."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent_env_core.envs.results import Tool, ToolResult
 from agent_env_core.envs.session import Tools, open_tools
 from agent_env_core.errors import EpisodeError
+from agent_env_core.play.bash import TOOL as BASH_TOOL
+from agent_env_core.play.bash import Bash, open_bash
 
 if TYPE_CHECKING:
     from agent_env_core.play.journal import Journal
@@ -25,13 +28,14 @@ TOOL_TIMEOUT = 60.0
 class TurnTools:
     """The tools of an open turn. Got by :meth:`Turn.tools`."""
 
-    def __init__(self, turn: Turn, tools: Tools) -> None:
+    def __init__(self, turn: Turn, tools: Tools, bash: Bash | None) -> None:
         self._turn = turn
         self._tools = tools
+        self._bash = bash
 
     async def list(self) -> tuple[Tool, ...]:
-        """What the turn offers. It is read once a turn and stays the same."""
-        return await self._tools.list()
+        """What the turn offers, ``bash`` first if there is one. It is read once a turn and stays the same."""
+        return (*((BASH_TOOL,) if self._bash is not None else ()), *await self._tools.list())
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, timeout: float = TOOL_TIMEOUT
@@ -41,7 +45,8 @@ class TurnTools:
         Args:
             name: The tool.
             arguments: Its arguments, sent on exactly as given.
-            timeout: Seconds it may take.
+            timeout: Seconds it may take. A ``bash`` command is ended then, which is a result; a call of an env's tool
+                can't be ended, and is an error.
 
         Returns:
             What came of it; a tool that fails, is refused, or doesn't exist is a result too (``failure`` says which).
@@ -49,7 +54,9 @@ class TurnTools:
         Raises:
             EpisodeError: The deadline passed or the env can't be reached. The episode has then ended, unscored.
         """
-        return await self._turn._call(self._tools, name, arguments, timeout)
+        if self._bash is not None and name == BASH_TOOL.name:
+            return await self._turn._call(name, partial(self._bash.call, arguments, timeout))
+        return await self._turn._call(name, partial(self._tools.call, name, arguments, timeout=timeout))
 
 
 class Turn:
@@ -86,6 +93,7 @@ class Turn:
         self._reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._opening = asyncio.Lock()
         self._tools: Tools | None = None
+        self._bash: Bash | None = None
 
     @property
     def open(self) -> bool:
@@ -96,18 +104,24 @@ class Turn:
     async def tools(self) -> AsyncIterator[TurnTools]:
         """The turn's tools. The sessions with the envs are opened once and held until the turn ends.
 
+        An agent that works in a sandbox has ``bash`` among them.
+
         Raises:
             EpisodeError: The tools can't be had, and the episode has ended with that; or the turn is over.
         """
         async with self._opening:
             self._refuse_closed()
             if self._tools is None:
+                agent = self._request.agent
                 try:
-                    self._tools = await open_tools(self._request.agent.envs, self._request.agent.role)
+                    tools = await open_tools(agent.envs, agent.role)
+                    offered = {tool.name: tool.server for tool in await tools.list()}
+                    self._bash = await open_bash(agent.sandbox, offered)
+                    self._tools = tools
                 except EpisodeError as exc:
                     self._give_up(exc)
                     raise
-        yield TurnTools(self, self._tools)
+        yield TurnTools(self, self._tools, self._bash)
 
     async def end(self, response: str | None = None) -> None:
         """Hands the turn back. Idempotent; the first reply counts.
@@ -119,12 +133,12 @@ class Turn:
             self._reply.set_result(response or "")
             await asyncio.sleep(0)  # the run goes on before the caller does
 
-    async def _call(self, tools: Tools, name: str, arguments: Mapping[str, Any] | None, timeout: float) -> ToolResult:
+    async def _call(self, name: str, work: Callable[[], Awaitable[ToolResult]]) -> ToolResult:
         self._refuse_closed()
         began = time.monotonic()
         failure: str = "broken"
         try:
-            result = await tools.call(name, arguments, timeout=timeout)
+            result = await work()
             failure = result.failure
             return result
         except EpisodeError as exc:

@@ -7,7 +7,7 @@ A plugin adds one by subclassing :class:`TaskStep` (or :class:`ScoringStep`) and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -17,6 +17,7 @@ from agent_env_core.errors import EpisodeError, Phase, PluginError
 from agent_env_core.models import ModelSettings
 from agent_env_core.plugins import plugins
 from agent_env_core.steps.context import RunContext
+from agent_env_core.steps.placed import Plan, SandboxOrder
 from agent_env_core.verifiers.aggregate import aggregate
 
 if TYPE_CHECKING:
@@ -93,6 +94,14 @@ class TaskStep(BaseModel):
             models: The host's models.
         """
         return []
+
+    def orders(self, plan: Plan) -> Sequence[SandboxOrder]:
+        """The sandboxes that this step makes beside those of envs.
+
+        They are looked at before anything is played: their images are prepared, and a task whose sandboxes can't be had
+        is left out.
+        """
+        return ()
 
     async def run(self, run: RunContext) -> None:
         """Does what the step is for. What it raises is the step's failure; plain exceptions are attributed to it."""

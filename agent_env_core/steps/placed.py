@@ -6,10 +6,14 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from agent_env_core.errors import EpisodeError
 from agent_env_core.sandbox.contract import Capabilities, Image, Sandbox, SandboxSpec
+
+if TYPE_CHECKING:
+    from agent_env_core.bundle import Bundle
+    from agent_env_core.steps.base import TaskStep
 
 Network = Literal["open", "none"] | tuple[str, ...]
 Kind = Literal["vm", "container", "agent"]
@@ -56,6 +60,23 @@ class SandboxOrder:
             memory_mb=self.memory_mb,
             network=self.network,
         )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a step must know of its task to say which sandboxes it will make.
+
+    Attributes:
+        bundle: Where the task's entities are.
+        steps: All steps of the task.
+        workers: The agents that work in a sandbox.
+        max_ttl: The longest a sandbox may live there, in seconds; None is without limit.
+    """
+
+    bundle: Bundle
+    steps: Sequence[TaskStep]
+    workers: frozenset[str]
+    max_ttl: float | None = None
 
 
 @dataclass(frozen=True)
