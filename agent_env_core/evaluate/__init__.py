@@ -1,1 +1,1 @@
-"""Playing tasks with a model behind an API: retries, results on disk, statistics."""
+"""Playing tasks with a model behind an API: which tasks, how a turn is played, what is kept, what it comes to."""

@@ -64,6 +64,8 @@ class Episode:
         self._steps: asyncio.Task[None] | None = None
         self._driver: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
+        self._let_go = asyncio.Event()
+        self._let_go.set()
         self._turns: deque[Turn] = deque()  # delivered, not yet handed out
         self._open: list[Turn] = []
         self._delivered = 0
@@ -111,10 +113,15 @@ class Episode:
     async def abandon(self, reason: str) -> None:
         """Ends the episode without a score and waits until nothing is left of it. Idempotent.
 
-        An episode whose outcome is known keeps it.
+        An episode whose outcome is known keeps it. What :meth:`keep` left standing is ended as well.
         """
+        self._let_go.set()
         self._stop(EpisodeError(self._phase, f"the episode was abandoned: {reason}"))
         await self.wait_finished()
+
+    def keep(self) -> None:
+        """Leaves the deployments standing, and renews their leases, until :meth:`abandon` is called."""
+        self._let_go.clear()
 
     @property
     def finished(self) -> bool:
@@ -151,9 +158,12 @@ class Episode:
             self._stop(EpisodeError(self._phase, "the event loop is closing"))
             await asyncio.wait({steps})
         finally:
-            lease.cancel()
             self._settle(steps)
-            await self._teardown()
+            try:
+                await self._let_go.wait()
+            finally:
+                lease.cancel()
+                await self._teardown()
 
     def _settle(self, steps: asyncio.Task[None]) -> None:
         failure = None if steps.cancelled() else steps.exception()
