@@ -88,7 +88,7 @@ class _TaskFile:
         self.steps = steps
         self.position: dict[str, int] = {}
         self.needs: list[set[int] | None] = []  # direct dependencies by position; None is all earlier steps
-        self.outputs: dict[str, tuple[int, str]] = {}  # name -> writing step and kind
+        self.outputs: dict[str, tuple[int, Reference]] = {}  # name -> writing step, and what it writes there
 
     def check(self) -> None:
         declared: list[StepDeclaration | None] = []
@@ -207,7 +207,7 @@ class _TaskFile:
                 if name in self.outputs:
                     writer = self.steps[self.outputs[name][0]].get("id")
                     self._add(at, f"{reference.field}: the output {quote(name)} is written by step {quote(writer)} too")
-                self.outputs.setdefault(name, (at, reference.kind))
+                self.outputs.setdefault(name, (at, reference))
 
     def _step(self, at: int, step: dict[str, Any], declaration: StepDeclaration) -> None:
         if declaration.references is None:
@@ -229,7 +229,8 @@ class _TaskFile:
     def _resolve(self, at: int, reference: Reference, holder: Any, key: Any) -> None:
         value = holder[key]
         pin = holder.get(reference.pin) if reference.pin and isinstance(holder, dict) else None
-        if value in self.outputs and self.outputs[value][0] != at:
+        writer, written = self.outputs.get(value, (at, reference))
+        if writer != at and written.kind == reference.kind:
             self._read_output(at, reference, holder, key, pin)
             return
         target = self.reader.names.resolve(reference.kind, value, self._where(at), self.problems, reference.field)
@@ -252,10 +253,12 @@ class _TaskFile:
 
     def _read_output(self, at: int, reference: Reference, holder: Any, key: Any, pin: Any) -> None:
         value = holder[key]
-        writer = self.outputs[value][0]
+        writer, written = self.outputs[value]
         if not self._after(at, writer):
             said = f"{reference.field}: {quote(value)} is written by step {quote(self.steps[writer].get('id'))}"
             self._add(at, f"{said}, which this step doesn't depend on", "name it in depends_on, or move it up")
+        if None not in (wanted := reference.artifact_type, made := written.artifact_type) and made != wanted:
+            self._add(at, f"{reference.field}: {quote(value)} is written as {made}, and {wanted} is needed")
         if pin is not None:
             message = f"{reference.pin} pins a version of {quote(value)}, which this task writes"
             self._add(at, message, f"leave {reference.pin} out")

@@ -137,11 +137,13 @@ class LocalServer:
 def _bundle_arguments(bundle: Bundle) -> list[str]:
     if isinstance(bundle, Mapping):
         return [word for split, path in bundle.items() for word in ("--split", f"{split}={_absolute(path)}")]
-    return [str(_absolute(bundle))]
+    return [_absolute(bundle)]
 
 
-def _absolute(path: str | os.PathLike[str]) -> Path:
-    return Path(path).expanduser().absolute()
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """A path that means the same in the server's process; what isn't there may be the name of an installed bundle."""
+    full = Path(path).expanduser().absolute()
+    return str(full) if full.exists() else os.fspath(path)
 
 
 def _spawn(command: Sequence[str], token: str) -> tuple[int | None, subprocess.Popen[bytes], int]:

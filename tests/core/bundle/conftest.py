@@ -33,7 +33,11 @@ DECLARATIONS = {
             ),
         ),
         StepDeclaration(
-            "snapshot_env", (Reference("env_id", "env"), Reference("snapshot_id", "artifact", output=True))
+            "snapshot_env",
+            (
+                Reference("env_id", "env"),
+                Reference("snapshot_id", "artifact", output=True, artifact_type="environment_universe"),
+            ),
         ),
         StepDeclaration("add_skills", (Reference("skill_ids", "skill", many=True),)),
         StepDeclaration("wait", check=lambda step: [] if "seconds" in step else ["seconds: is missing"]),

@@ -47,6 +47,7 @@ def garden(garden):
         ([ENV, SNAP], ["snapshot_id"], "{root}/t/after"),
         ([ENV, SNAP, load(artifact_id="after")], ["artifact_id"], "{root}/t/after"),
         ([ENV, {**SNAP, "snapshot_id": "tree"}, load(artifact_id="tree")], ["artifact_id"], "{root}/t/tree"),
+        ([ENV, {**SNAP, "snapshot_id": "garden"}, {**ENV, "id": "y"}], ["env_id"], "{root}/garden"),
         (
             [ENV, SNAP, {**step("silent"), "depends_on": ["snap"]}, load(artifact_id="after", depends_on=["x"])],
             ["artifact_id"],
@@ -112,6 +113,11 @@ def test_a_reference_becomes_an_id(garden, steps, at, want):
         ([ENV, SNAP, load(artifact_id="after", depends_on=[])], "'after' is written by step 'snap'", "depends_on"),
         ([load(artifact_id="after"), ENV, SNAP], "'after' is written by step 'snap'", "move it up"),
         ([ENV, SNAP, load(artifact_id="after", artifact_version=1)], "which this task writes", "leave"),
+        (
+            [ENV, SNAP, step("env_outcome_verifier", file_artifact_id="after")],
+            "file_artifact_id: 'after' is written as environment_universe, and file is needed",
+            "",
+        ),
         ([ENV, SNAP, {**SNAP, "id": "snap2"}], "the output 'after' is written by step 'snap' too", ""),
         ([step("silent", target="garden")], "target: 'garden' names an env of this bundle", "write the full id"),
     ],

@@ -1,0 +1,63 @@
+"""The built-in step types declare the references that the format has for each, so that names become ids."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent_env_core.bundle import Reference
+from agent_env_core.plugins import CORE, plugins
+
+ENV = Reference("env_id", "env")
+UNIVERSE = "file_artifact_universe"
+FORMAT = {
+    "deploy_env": (
+        Reference("env_id", "env", "env_version"),
+        Reference("artifact_id", "artifact", "artifact_version"),
+    ),
+    "deploy_agent": (
+        Reference("env_ids", "env", many=True),
+        Reference("a2a_agent_id", "agent", "a2a_agent_version"),
+        Reference("agent_snapshot_files_artifact_id", "artifact", artifact_type=UNIVERSE),
+    ),
+    "install_agent": (Reference("a2a_agent_id", "agent"),),
+    "load_artifact": (
+        ENV,
+        Reference("artifact_id", "artifact", "artifact_version"),
+        Reference("artifacts.id", "artifact", "version"),
+    ),
+    "env_outcome_verifier": (
+        ENV,
+        Reference("file_artifact_id", "artifact", "file_artifact_version", artifact_type="file"),
+    ),
+    "run_code": (ENV, Reference("script_artifact_id", "artifact", "script_artifact_version")),
+    "run_docker_container": (Reference("docker_context_artifact_id", "artifact", artifact_type=UNIVERSE),),
+    "apply_server_config": (ENV,),
+    "modify_env_tool_access": (ENV,),
+    "sync_env_clock": (ENV,),
+    "register_env_triggers": (ENV,),
+    "reset_env": (ENV,),
+    "prompt_agent": (Reference("snapshot_config.env_id", "env"),),
+    "snapshot_env": (
+        ENV,
+        Reference("snapshot_id", "artifact", output=True, artifact_type="environment_universe"),
+        Reference("original_universe_artifact_id", "artifact"),
+    ),
+    "add_skills": (
+        Reference("skills.skill_artifact_id", "skill"),
+        Reference("cli_artifact_ids", "artifact", many=True, artifact_type="cli"),
+        Reference("file_artifact_universe_ids", "artifact", many=True, artifact_type=UNIVERSE),
+    ),
+    # The format lists none for these two, whose fields name envs all the same.
+    "teardown_sandboxes": (Reference("env_ids", "env", many=True),),
+    "collect_artifacts": (ENV,),
+}
+BUILT_IN = sorted(
+    entry.name
+    for entry in plugins().entries
+    if entry.distribution == CORE and entry.name in plugins().known("step type")
+)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_step_type_declares_the_references_of_the_format(name):
+    assert set(plugins().step_type(name).references) == set(FORMAT.get(name, ()))
