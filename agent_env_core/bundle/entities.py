@@ -10,6 +10,7 @@ from agent_env_core.bundle.config import Table
 from agent_env_core.bundle.holding import Holding, Reading
 from agent_env_core.bundle.model import Agent, Env, EnvImage
 from agent_env_core.bundle.names import listed, quote
+from agent_env_core.bundle.references import Target
 from agent_env_core.bundle.source_scan import card_names
 
 DOCKERFILE = "Dockerfile"
@@ -153,27 +154,34 @@ def _multi(reading: Reading, held: Holding) -> Env | None:
         return None
     if not lists["mcp_server_envs"]:
         table.fault("mcp_server_envs", "is missing, or empty", 'name at least one env: ["…"]')
-    targets = [
-        reading.find(table, f"mcp_server_envs[{at}]", item, "env") for at, item in enumerate(lists["mcp_server_envs"])
-    ]
-    children = [child for target in targets if target and (child := _child(reading, held, target.id))]
-    by_name: dict[str, Env] = {}
-    for child in children:
-        if (other := by_name.setdefault(child.environment_name, child)) is not child:
-            said = f"{child.name!r} and {other.name!r} have one environment_name, {child.environment_name!r}"
-            table.fault("mcp_server_envs", said, "give one of them another: directives tell servers apart by it")
-    if len(reading.problems.found) > before or len(children) < len(targets):
-        return None  # what is wrong with a child is noted where the child is
+    children = _children(reading, held, lists["mcp_server_envs"])
+    if len(reading.problems.found) > before or not children:
+        return None
     path = Path(held.folder.path)
     return Env(held.id, held.name, MULTI_TYPE, name, provider, None, path, tuple(children))
 
 
-def _child(reading: Reading, held: Holding, env_id: str) -> Env | None:
-    child = reading.env(env_id)
-    if child is None or not child.children:
-        return child
-    held.table.fault("mcp_server_envs", f"{child.name!r} is made of others itself", "name those")
-    return None
+def _children(reading: Reading, held: Holding, given: list[Any]) -> list[Env]:
+    """The envs that a list names; none where one of them can't be read, which is noted where it lies."""
+    targets: dict[str, Target] = {}
+    for at, item in enumerate(given):
+        key = f"mcp_server_envs[{at}]"
+        target = reading.find(held.table, key, item, "env")
+        if target is None:
+            continue
+        if target.type == MULTI_TYPE:
+            held.table.fault(key, f"{target.name!r} is made of others itself", "name those")
+        elif target.id in targets:
+            held.table.fault(key, f"names {target.name!r} again", "name each env once")
+        else:
+            targets[target.id] = target
+    children = [child for env_id in targets if (child := reading.env(env_id))]
+    by_name: dict[str, Env] = {}
+    for child in children:
+        if (other := by_name.setdefault(child.environment_name, child)) is not child:
+            said = f"{child.name!r} and {other.name!r} have one environment_name, {child.environment_name!r}"
+            held.table.fault("mcp_server_envs", said, "give one of them another: directives tell servers apart by it")
+    return children if len(children) == len(targets) else []
 
 
 def _scan(reading: Reading, held: Holding, image: EnvImage) -> str | None:

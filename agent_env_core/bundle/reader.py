@@ -18,7 +18,7 @@ from agent_env_core.bundle.artifacts import (
 )
 from agent_env_core.bundle.config import Problems
 from agent_env_core.bundle.elsewhere import Elsewhere
-from agent_env_core.bundle.entities import DOCKERFILE, is_multi, read_agent, read_env
+from agent_env_core.bundle.entities import DOCKERFILE, MULTI_TYPE, is_multi, read_agent, read_env
 from agent_env_core.bundle.evals import read_aliases, read_eval
 from agent_env_core.bundle.folder import Entry, Folder
 from agent_env_core.bundle.holding import Holding, Reading, hold
@@ -272,7 +272,7 @@ class _BundleReader:
         artifacts = [Target(held.id, held.name, artifact_type(held)) for held in holdings["artifacts"]]
         derived = (target for held in holdings["artifacts"] for target in derived_targets(held))
         targets = {
-            "env": [Target(held.id, held.name) for held in holdings["envs"]],
+            "env": [Target(held.id, held.name, MULTI_TYPE if is_multi(held) else "") for held in holdings["envs"]],
             "agent": [Target(held.id, held.name) for held in holdings["agents"]],
             "artifact": [*artifacts, *skills, *derived],
             "skill": skills,

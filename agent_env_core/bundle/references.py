@@ -67,7 +67,7 @@ class Target:
     Attributes:
         id: Its id.
         name: Its name.
-        type: Its type, for an artifact.
+        type: Its type, for an artifact and for a ``multi`` env.
         home: Where it is from.
         pinned: Whether a reference may pick a version of it.
     """
