@@ -14,6 +14,7 @@ from agent_env_core.envs.session import Tools, open_tools
 from agent_env_core.errors import EpisodeError
 from agent_env_core.play.bash import TOOL as BASH_TOOL
 from agent_env_core.play.bash import Bash, open_bash
+from agent_env_core.steps.context import ToolUse
 
 if TYPE_CHECKING:
     from agent_env_core.play.journal import Journal
@@ -23,6 +24,8 @@ __all__ = ["Tool", "ToolResult", "Turn", "TurnTools"]
 
 TOOL_TIMEOUT = 60.0
 """Seconds a tool call may take, where its caller sets no other bound."""
+KEPT = 2_000
+"""Characters of each end of a tool's answer that stay on record."""
 
 
 class TurnTools:
@@ -55,8 +58,18 @@ class TurnTools:
             EpisodeError: The deadline passed or the env can't be reached. The episode has then ended, unscored.
         """
         if self._bash is not None and name == BASH_TOOL.name:
-            return await self._turn._call(name, partial(self._bash.call, arguments, timeout))
-        return await self._turn._call(name, partial(self._tools.call, name, arguments, timeout=timeout))
+            work = partial(self._bash.call, arguments, timeout)
+        else:
+            work = partial(self._tools.call, name, arguments, timeout=timeout)
+        result = await self._turn._call(name, work)
+        self._turn._request.uses.append(ToolUse(name, dict(arguments or {}), _bounded(result.text), result.failure))
+        return result
+
+
+def _bounded(text: str) -> str:
+    """The beginning and the end of what a tool answered: what is kept of it on record."""
+    left_out = len(text) - 2 * KEPT
+    return text if left_out <= 0 else f"{text[:KEPT]}\n[{left_out} characters left out]\n{text[-KEPT:]}"
 
 
 class Turn:

@@ -1,0 +1,1 @@
+"""A model that scores a run by criteria in words."""

@@ -1,0 +1,91 @@
+"""What tests of several packages share: a model behind an API that says what it is told to."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+Answer = str | int | Callable[[dict[str, Any]], "Answer"]
+"""A text, an HTTP status to fail with, or a function of the request that returns one of these."""
+
+
+class ScriptedModel:
+    """An HTTP server that speaks OpenAI's chat completions.
+
+    Attributes:
+        url: Its address, ``/v1`` included.
+        answers: What it says, in order; the last one for good.
+        requests: The bodies it was sent.
+        keys: The ``Authorization`` header of each.
+        busiest: How many requests it had at once, at most.
+    """
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.requests: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.busiest = 0
+        self._lock = threading.Lock()
+        self._at_once = 0
+        model = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                status, content = model.answer(body, self.headers.get("Authorization"))
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+
+    def says(self, *answers: Answer) -> None:
+        """Sets what it says from now on."""
+        self.answers = list(answers)
+
+    def answer(self, body: dict[str, Any], key: str | None) -> tuple[int, bytes]:
+        """The answer to one request."""
+        with self._lock:
+            self.requests.append(body)
+            self.keys.append(key)
+            answer = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
+            self._at_once += 1
+            self.busiest = max(self.busiest, self._at_once)
+        try:
+            while callable(answer):
+                answer = answer(body)
+        finally:
+            with self._lock:
+                self._at_once -= 1
+        if isinstance(answer, int):
+            return answer, json.dumps({"error": {"message": f"refused by script ({answer})"}}).encode()
+        message = {"role": "assistant", "content": answer}
+        return 200, json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
+
+    def close(self) -> None:
+        """Stops it."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def scripted_model() -> Iterator[ScriptedModel]:
+    model = ScriptedModel()
+    yield model
+    model.close()
