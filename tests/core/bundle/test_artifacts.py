@@ -59,6 +59,57 @@ def test_an_artifact(garden, files, kind, settings):
     assert artifact.files == tuple(sorted(set(files) - {"artifact.toml", ".DS_Store", "__pycache__/v.pyc"}))
 
 
+UNIVERSE = {
+    "artifacts/world/artifact.toml": 'type = "environment_universe"\nenvironment_artifacts = ["seed"]',
+    "artifacts/world/garden/beds.json": "{}",
+    "artifacts/world/arbor/vines.json": "{}",
+    "artifacts/world/metadata/day/noon.txt": "",
+    "artifacts/seed/artifact.toml": 'type = "environment"\nenvironment_name = "shed"\nfile = "tools"',
+    "artifacts/tools/tools.json": "{}",
+}
+
+
+def test_the_folders_of_a_universe_are_artifacts_with_ids_of_their_own(garden):
+    bundle = garden.fill(UNIVERSE).load()
+    world = f"{bundle.id_root}/world"
+    derived = {key: one.type for key, one in bundle.artifacts.items() if key.startswith(f"{world}__")}
+    assert derived == {
+        f"{world}__arbor": "environment",
+        f"{world}__arbor__file": "file",
+        f"{world}__garden": "environment",
+        f"{world}__garden__file": "file",
+        f"{world}__metadata__day": "file",
+    }
+    assert bundle.artifacts[f"{world}__garden"].settings == {
+        "environment_name": "garden",
+        "file": f"{world}__garden__file",
+    }
+    home = garden.root / "artifacts/world"
+    assert bundle.artifacts[f"{world}__garden__file"].file == home / "garden/beds.json"
+    assert bundle.artifacts[f"{world}__metadata__day"].file == home / "metadata/day/noon.txt"
+
+
+def test_what_an_artifact_seeds(garden):
+    bundle = garden.fill(UNIVERSE).load()
+    root, folder = bundle.id_root, garden.root / "artifacts"
+    assert bundle.seeds(f"{root}/world") == {
+        "shed": folder / "tools/tools.json",
+        "arbor": folder / "world/arbor/vines.json",
+        "garden": folder / "world/garden/beds.json",
+    }
+    assert bundle.seeds(f"{root}/seed") == {"shed": folder / "tools/tools.json"}
+    assert bundle.seeds(f"{root}/world__arbor") == {"arbor": folder / "world/arbor/vines.json"}
+    for wrong in ("tools", "nowhere"):
+        with pytest.raises(KeyError):
+            bundle.seeds(f"{root}/{wrong}")
+
+
+def test_a_derived_artifact_is_named_like_any_other(garden):
+    step = {"id": "g", "type": "env_outcome_verifier", "file_artifact_id": "world__garden__file"}
+    bundle = garden.fill({**UNIVERSE, "tasks/t.json": [step]}).load()
+    assert bundle.tasks[1].steps[0]["file_artifact_id"] == f"{bundle.id_root}/world__garden__file"
+
+
 @pytest.mark.parametrize(
     ("files", "place", "message"),
     [

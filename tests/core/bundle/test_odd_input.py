@@ -10,10 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_env_core.bundle import Bundle, Reference, StepDeclaration, load_bundle
+from agent_env_core.bundle import Bundle, Reference, StepDeclaration, installed_bundles, load_bundle
 from agent_env_core.bundle.config import ConfigFault, parse_json, parse_toml
 from agent_env_core.bundle.dockerfile import Dockerfile, parse_dockerfile
 from agent_env_core.bundle.frontmatter import FrontMatterFault, parse, split
@@ -54,6 +55,7 @@ def recording():
 
 def read(root: Path) -> Bundle | BundleError:
     """Reads a folder and sees to it that nothing outside it was opened."""
+    installed_bundles()  # looks through Python's own folders, once a process
     with recording() as opened:
         try:
             found: Bundle | BundleError = load_bundle(root, lambda name: DECLARED if name == "known" else None)
@@ -63,9 +65,9 @@ def read(root: Path) -> Bundle | BundleError:
     for path in opened:
         assert f"{os.path.realpath(path)}{os.sep}".startswith(tuple(one + os.sep for one in allowed)), path
     assert opened
-    if isinstance(found, BundleError):
-        assert found.problems
-        str(found).encode()  # it can be printed
+    assert not isinstance(found, BundleError) or found.problems
+    for problem in found.problems:
+        str(problem).encode()  # it can be printed
     return found
 
 
@@ -121,6 +123,13 @@ steps = st.one_of(
 )
 TOML = [
     'image = "a"',
+    'type = "multi"\nmcp_server_envs = ["a", "b", {env = "a"}]',
+    'type = "multi"\nwebsite_envs = ["a"]',
+    'type = "website"',
+    'type = "environment_universe"\nenvironment_artifacts = ["a", "b"]',
+    'type = "environment"\nenvironment_name = "a"\nfile = "b"',
+    '[envs]\na = ["x"]',
+    'description = "x"',
     "image = {dockerfile = 'x/../../y'}",
     'type = "cli"',
     'id = "@local/x"',
@@ -169,6 +178,68 @@ def test_any_tree(tree):
             (root / kind).mkdir(parents=True)
         grow(root, tree)
         read(root)
+
+
+keys = st.sampled_from(
+    ["path", "type", "id", "image", "environment_name", "env_provider_type", "mcp_server_envs", "website_envs", "name",
+     "file", "description", "ref", "environment_artifacts", "command_name", "default_env_vars", "metadata", "tasks",
+     "envs", "x"]
+)  # fmt: skip
+kinds = st.sampled_from(
+    ["mcp_server", "multi", "website", "a2a_agent", "file", "environment", "environment_universe", "cli", "eval"]
+)
+settings_ = st.recursive(
+    st.one_of(st.booleans(), st.integers(-9, 9), st.text(max_size=6), st.sampled_from(["a", "b", "Dockerfile"]), kinds),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["env", "artifact", "ref"]), inner),
+    max_leaves=6,
+)
+tables = st.dictionaries(keys, st.one_of(settings_, kinds), max_size=5)
+
+
+def toml(value: Any) -> str:
+    """A value as TOML has it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value).replace("\x7f", r"\u007f")
+
+
+def lines(table: dict[str, Any]) -> str:
+    """A table as a file has it."""
+    return "\n".join(f"{key} = {toml(value)}" for key, value in table.items())
+
+
+@fuzzed
+@given(tables, tables, tables, tables, tables)
+def test_any_settings(env, other, artifact, agent, aliases):
+    files = {"envs/a/env.toml": env, "envs/b/env.toml": other, "artifacts/a/artifact.toml": artifact}
+    files |= {"agents/a/agent.toml": agent, "aliases.toml": aliases, "evals/e.toml": artifact}
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary, "root")
+        for path, table in files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(lines(table), errors="surrogatepass")
+        (root / "envs/a/Dockerfile").write_text("")
+        (root / "artifacts/b").mkdir()
+        (root / "artifacts/b/s.json").write_text("{}")
+        (root / "tasks").mkdir()
+        (root / "tasks/t.json").write_text('[{"id": "x", "type": "known", "env_id": "b"}]')
+        read(root)
+
+
+@fuzzed
+@given(st.one_of(tables.map(lambda entry: f"[envs.b]\n{lines(entry)}"), st.text(max_size=20)))
+def test_any_store_map(text):
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary, "root")
+        (root / "tasks").mkdir(parents=True)
+        (root / "tasks/t.json").write_text('[{"id": "x", "type": "known", "env_id": "b"}]')
+        store = Path(temporary, "store.toml")
+        store.write_text(text, errors="surrogatepass")
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(BundleError):
+            patch.setenv("AGENT_ENV_STORE", str(store))
+            load_bundle(root, lambda name: DECLARED if name == "known" else None)
 
 
 @fuzzed

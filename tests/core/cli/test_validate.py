@@ -6,8 +6,10 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
+from agent_env_core.bundle import installed_bundles
 from agent_env_core.cli.main import main
 
 
@@ -64,6 +66,22 @@ def test_problems_that_stop_the_whole_bundle(counter_bundle: Path, tmp_path: Pat
     assert "bundle.toml: is reserved" in result.stderr
     report = json.loads(run(str(broken), "--json").stdout)
     assert [row["file"] for row in report["problems"]] == ["bundle.toml", "tasks/aaa.json"]
+
+
+def test_an_installed_bundle_by_its_name(counter_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(counter_bundle, tmp_path / "acme_bundles" / "tallying")
+    info = tmp_path / "acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[agent_env.bundles]\ntallying = acme_bundles\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    installed_bundles.cache_clear()
+    try:
+        result = run("tallying")
+        assert result.stdout.startswith("tallying: 1 env"), result.output
+        assert "did you mean 'tallying'?" in run("talying").stderr
+    finally:
+        installed_bundles.cache_clear()
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from agent_env.openenv import build_app
 from agent_env_core import integrity
 from agent_env_core.errors import BundleError, PluginError, Problem
 from agent_env_core.server.catalog import read_catalog
-from agent_env_core.server.limits import DEFAULT_SESSIONS, session_limit
+from agent_env_core.server.limits import DEFAULT_SESSIONS, session_limit, warm_limit
 
 SECOND_SCORE = {
     "id": "style", "type": "env_outcome_verifier", "env_id": "counter", "file_artifact_id": "counter-verifier",
@@ -31,7 +31,7 @@ def test_the_signature_is_the_documented_one() -> None:
     assert str(inspect.signature(build_app)).startswith("(bundle:")
     parameters = inspect.signature(build_app).parameters
     defaults = {name: parameter.default for name, parameter in parameters.items() if name != "bundle"}
-    assert defaults == {"reward": None, "sandbox": None, "max_concurrent_envs": 8}
+    assert defaults == {"reward": None, "sandbox": None, "max_concurrent_envs": 8, "warm": None}
     assert repr(defaults["max_concurrent_envs"]) == "8"
 
 
@@ -53,6 +53,27 @@ def test_a_limit_that_is_none_is_refused_by_name(monkeypatch: pytest.MonkeyPatch
         session_limit()
     with pytest.raises(ValueError, match="max_concurrent_envs=0 must be"):
         session_limit(0)
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "limit"), [(None, None, None), (None, "3", 3), (0, "3", 0), (5, None, 5), (None, "0", 0)]
+)
+def test_who_sets_what_is_made_ahead(
+    monkeypatch: pytest.MonkeyPatch, given: int | None, variable: str | None, limit: int | None
+) -> None:
+    monkeypatch.delenv("AGENT_ENV_WARM", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("AGENT_ENV_WARM", variable)
+    assert warm_limit(given) == limit
+
+
+@pytest.mark.parametrize("value", ["-1", "many", "1.5"])
+def test_what_is_made_ahead_must_be_a_number(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("AGENT_ENV_WARM", value)
+    with pytest.raises(ValueError, match=f"AGENT_ENV_WARM={value} must be a whole number"):
+        warm_limit()
+    with pytest.raises(ValueError, match="warm=-1 must be"):
+        warm_limit(-1)
 
 
 def test_a_mixed_up_installation_is_told_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +117,17 @@ def test_tasks_that_cannot_be_played_are_left_out_and_told_once(
     lines = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
     assert lines == ["left out 2 of 12 tasks (one, two): it prompts no agent, so there is nothing to play"]
     assert not any("left out" in line for line in told)
+
+
+def test_tasks_that_cannot_be_read_are_left_out_and_told_once(
+    changed_counter: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    strange = [{"id": "fly", "type": "warp"}]
+    bundle = changed_counter(tasks={"one": strange, "two": strange})
+    assert len(read_catalog(bundle).splits["all"]) == 10
+    lines = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].startswith("left out 2 of 12 tasks (one, two): step 'fly': there is no step type 'warp'")
 
 
 def test_what_cannot_be_deployed_here_is_left_out_of_every_split(counter_bundle: Path) -> None:
