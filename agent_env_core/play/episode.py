@@ -53,7 +53,7 @@ class Episode:
         max_ttl = runner.host.provider.capabilities.max_ttl
         self.run = RunContext(self.id, spec.task.bundle, self._deploy, self._play, runner.verifiers, max_ttl)
         self.run.destroy = self._destroy
-        self.run.places = Places(self._place, runner.host.provider.capabilities, spec.workers)
+        self.run.places = Places(self._place, self._destroy, runner.host.provider.capabilities, spec.workers)
         self.run.models = runner.models
         self._runner = runner
         self._retries = Retries(spec.steps if spec.evaluation else ())
@@ -265,7 +265,7 @@ class Episode:
     async def _play(self, request: PromptRequest) -> str:
         self._delivered += 1
         broke = partial(self._broke, request.step_id)
-        turn = Turn(request, self._delivered, len(self.spec.prompts), self._journal, broke)
+        turn = Turn(request, self._delivered, self.spec.most_turns, self._journal, broke)
         self._turns.append(turn)
         self._open.append(turn)
         self._journal.tell("turn_opened", "turn", step=request.step_id, number=turn.number, of=turn.of)

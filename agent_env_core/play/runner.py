@@ -119,6 +119,7 @@ class Runner:
             self._read_tasks()
         else:
             self.specs = {spec.task.id: spec for spec in self._given}
+        self._check_models()
         self._refuse_none()
         await self._open()
         self._check_capabilities()
@@ -181,6 +182,12 @@ class Runner:
             self._images[image] = await self.host.prepare(image)
         return self._images[image]
 
+    def _check_models(self) -> None:
+        """Leaves out tasks that need a model that there is none of."""
+        for task_id, spec in list(self.specs.items()):
+            if lacks := [f"step {step.id!r}: {line}" for step in spec.steps for line in step.lacks(self.models)]:
+                self._leave_out(task_id, "; ".join(lacks))
+
     def _check_capabilities(self) -> None:
         """Leaves out tasks that ask the provider for what it can't do."""
         provider = self.host.provider
@@ -197,11 +204,11 @@ class Runner:
                         seen[step.env_id, options] = describe(exc)
                 if reason := seen[step.env_id, options]:
                     self._leave_out(task_id, f"step {step.id!r}: {reason}")
-            for placing, order in spec.orders(provider.capabilities.max_ttl):
-                try:
+            try:
+                for order in spec.orders(provider.capabilities.max_ttl):
                     refuse_unsupported(provider.name, provider.capabilities, order.spec(""))
-                except Unsupported as exc:
-                    self._leave_out(task_id, f"step {placing.id!r}: {describe(exc)}")
+            except Unsupported as exc:
+                self._leave_out(task_id, f"a step's sandbox can't be had: {describe(exc)}")
 
     async def _prepare(self) -> None:
         """Prepares every image, and leaves out the tasks whose images can't be."""
@@ -228,7 +235,7 @@ class Runner:
         found: dict[str, Callable[[], Awaitable[object]]] = {
             f"the image of env {env.name!r}": partial(self.deployer.prepare, env) for env in envs.values()
         }
-        for _, order in spec.orders(self.host.provider.capabilities.max_ttl):
+        for order in spec.orders(self.host.provider.capabilities.max_ttl):
             image = order.image
             name = image.ref if image.context is None else f"{image.dockerfile} of {image.context.name}"
             found[f"the image {name}"] = partial(self.image, image)

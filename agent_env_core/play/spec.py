@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from agent_env_core.errors import EpisodeRefused, PluginError, Problem, describe
-from agent_env_core.play.refusals import Refusal, between_steps, choose_agents, prompted_agents
+from agent_env_core.errors import EpisodeRefused, PluginError, Problem, Unsupported, describe
+from agent_env_core.play.refusals import Refusal, between_steps, choose_agents, prompted_agents, simulated_users
 from agent_env_core.play.scheduler import dependencies
 from agent_env_core.plugins import plugins
 from agent_env_core.steps.deploy_agent import DeployAgent
@@ -93,6 +93,7 @@ class EpisodeSpec:
         else:
             played, refusals = choose_agents(raw, trainer_agents)
         refusals += between_steps(raw, played)
+        cast = (*played, *simulated_users(raw))
         steps: list[TaskStep] = []
         for step in raw:
             made = _make(step)
@@ -100,9 +101,11 @@ class EpisodeSpec:
                 refusals += made
             else:
                 steps.append(made)
-                refusals += _refused(made, played, task.bundle)
+                refusals += _refused(made, cast, task.bundle)
                 if made.retry_config is not None and not evaluation:
                     refusals.append((made.id, "retry_config: a step can't be run again in an episode", ""))
+                if isinstance(made, PromptAgent) and made.output_format is not None and not evaluation:
+                    refusals.append((made.id, "output_format: a trainer's model can't be held to a form", ""))
         try:
             dependencies(steps)
         except ValueError as exc:
@@ -118,14 +121,33 @@ class EpisodeSpec:
         return tuple(step for step in self.steps if isinstance(step, DeployEnv))
 
     @property
+    def most_turns(self) -> int:
+        """How many turns there are to play at most: a user may end a conversation earlier."""
+        return sum(
+            step.max_conversation_turns
+            for step in self.steps
+            if isinstance(step, PromptAgent) and step.agent_name in self.trainer_agents
+        )
+
+    @property
     def workers(self) -> frozenset[str]:
         """The played agents that work in a sandbox."""
         return frozenset(agent for agent in self.trainer_agents if works_in_sandbox(self.task.steps, agent))
 
-    def orders(self, max_ttl: float | None) -> tuple[tuple[TaskStep, SandboxOrder], ...]:
-        """The sandboxes that its steps make beside those of envs, where one may live ``max_ttl`` seconds at most."""
+    def orders(self, max_ttl: float | None) -> tuple[SandboxOrder, ...]:
+        """The sandboxes that its steps make beside those of envs, where one may live ``max_ttl`` seconds at most.
+
+        Raises:
+            Unsupported: A step asks for what no sandbox can have; the message names the step.
+        """
         plan = Plan(self.task.bundle, self.steps, self.workers, max_ttl)
-        return tuple((step, order) for step in self.steps for order in step.orders(plan))
+        found: list[SandboxOrder] = []
+        for step in self.steps:
+            try:
+                found += step.orders(plan)
+            except Unsupported as exc:
+                raise Unsupported(f"step {step.id!r}: {exc}") from exc
+        return tuple(found)
 
     async def start(self, runner: Runner) -> Episode:
         """Starts a new episode; returns before anything is deployed."""
@@ -187,5 +209,5 @@ def _prompts(steps: Sequence[TaskStep], played: Sequence[str]) -> tuple[Prompt, 
             if step.system_prompt is not None:
                 in_force[step.agent_name] = step.system_prompt
             system_prompt = in_force.get(step.agent_name)
-            prompts.append(Prompt(step.agent_name, step.id, step.prompt or "", system_prompt))
+            prompts.append(Prompt(step.agent_name, step.id, step.text, system_prompt))
     return tuple(prompts)

@@ -75,7 +75,7 @@ class TaskStep(BaseModel):
         """What keeps this step from running in an episode: one line each, naming the field and its value.
 
         Args:
-            played: The agents that are played from outside.
+            played: The agents that are played from outside, or as users by a model.
         """
         return []
 

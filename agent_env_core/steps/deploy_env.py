@@ -80,7 +80,10 @@ class DeployEnv(TaskStep):
             for deploy in deploys:  # what was deployed is the run's to end; what wasn't yet needs no more time
                 deploy.cancel()
             await asyncio.gather(*deploys, return_exceptions=True)
-        run.envs[env.id] = await compose(env, self.id, servers) if env.children else servers[0]
+        run.envs[env.id] = servers[0]
+        if env.children:
+            run.envs[env.id], gateway = await compose(env, self.id, servers)
+            run.at_end.append(gateway.close)
 
     async def undo(self, run: RunContext) -> None:
         """Ends the deployment. What a deploy that failed left standing is ended with the run."""

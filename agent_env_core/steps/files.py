@@ -11,8 +11,9 @@ import posixpath
 import tarfile
 import time
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from agent_env_core.errors import EpisodeError
@@ -20,7 +21,7 @@ from agent_env_core.steps.placed import File, Load, PlacedSandbox
 from agent_env_core.steps.shell import as_seen_inside, said
 
 if TYPE_CHECKING:
-    from agent_env_core.bundle import Artifact, Bundle, Skill
+    from agent_env_core.bundle import Artifact, Bundle
 
 COPY_SECONDS = 600.0
 """Seconds that packing or unpacking files inside a sandbox may take."""
@@ -43,7 +44,7 @@ for path do
   if [ -e "./$path" ]; then set -- "$@" "./$path"; fi
 done
 [ $# -gt 0 ] || exit 64
-exec tar -cf - "$@"
+exec tar -czf - "$@"
 """
 
 
@@ -83,25 +84,16 @@ def entity_files(bundle: Bundle, entity_id: str) -> tuple[File, ...]:
     if kind in ("docker_image", "cli"):
         fix = "a file or file_artifact_universe can be loaded"
         raise EpisodeError("setup", f"the artifact {entity.name!r} is a {kind}, which is no files for a sandbox: {fix}")
-    if kind == "environment":
-        return tuple(file for seed in _seeds(bundle, entity) for file in unpack(seed))
-    if kind == "environment_universe":
-        parts = [bundle.artifacts[part] for part in _parts(entity) if part in bundle.artifacts]
-        loose = read_folder(entity.path, entity.files) if not parts else ()
-        seeds = [seed for part in parts for seed in _seeds(bundle, part)]
-        return tuple(file for seed in (*seeds, *loose) for file in unpack(seed))
+    if kind in ("environment", "environment_universe"):
+        return tuple(file for seed in _seeds(bundle, bundle.artifacts[entity_id]) for file in unpack(seed))
     return read_folder(entity.path, entity.files)
 
 
-def _seeds(bundle: Bundle, artifact: Artifact | Skill) -> tuple[File, ...]:
-    named = getattr(artifact, "settings", {}).get("file")
-    source = bundle.artifacts.get(named, artifact)
-    return read_folder(source.path, source.files)
-
-
-def _parts(artifact: Artifact | Skill) -> list[str]:
-    found: Any = getattr(artifact, "settings", {}).get("environment_artifacts") or []
-    return [part["artifact"] if isinstance(part, dict) else part for part in found]
+def _seeds(bundle: Bundle, artifact: Artifact) -> tuple[File, ...]:
+    """The seeds of an env that an artifact holds, itself or in the artifacts that it is made of."""
+    parts = [bundle.artifacts[part] for part in artifact.parts if part in bundle.artifacts]
+    found = [seed for part in parts for seed in _seeds(bundle, part)]
+    return tuple(found) if parts else read_folder(artifact.path, artifact.files)
 
 
 def unpack(seed: File) -> tuple[File, ...]:
@@ -167,7 +159,7 @@ async def put_files(placed: PlacedSandbox, destination: str, files: Sequence[Fil
     if not again:
         placed.loads.append(Load(destination, tuple(files), placed.played))
     try:
-        if len(files) > FEW:
+        if len(files) > FEW or any(file.link for file in files):
             await _put_archive(placed, destination, files)
         else:
             await _put_each(placed, destination, files)
@@ -188,12 +180,14 @@ async def _put_archive(placed: PlacedSandbox, destination: str, files: Sequence[
         for file in files:
             member = tarfile.TarInfo(file.path)
             member.size, member.mode, member.mtime = len(file.data), 0o755 if file.executable else 0o644, time.time()
+            if file.link:
+                member.type, member.linkname = tarfile.SYMTYPE, file.link
             archive.addfile(member, io.BytesIO(file.data))
     packed = posixpath.join(destination, f".agent-env-{placed.mark[:8]}.tar")
     await placed.sandbox.write(packed, buffer.getvalue())
     done = await placed.sandbox.exec(["sh", "-c", _UNPACK, "sh", packed, destination], timeout=COPY_SECONDS)
     if done.exit_code == 127:
-        await _put_each(placed, destination, files)
+        await _put_each(placed, destination, [file for file in files if not file.link])
     elif done.exit_code != 0:
         raise EpisodeError("setup", f"files can't be put into {destination} of {placed.name!r}: {said(done)}")
 
@@ -208,16 +202,19 @@ async def _put_each(placed: PlacedSandbox, destination: str, files: Sequence[Fil
             raise EpisodeError("setup", f"{runnable[0]} in {placed.name!r} can't be made executable: {said(done)}")
 
 
-async def take_files(placed: PlacedSandbox, base: str, paths: Sequence[str] = (".",)) -> tuple[File, ...]:
-    """The regular files below a folder of a sandbox; links and what doesn't exist are left out.
+async def take_files(
+    placed: PlacedSandbox, base: str, paths: Sequence[str] = (".",), *, links: bool = False
+) -> tuple[File, ...]:
+    """The files below a folder of a sandbox. What doesn't exist is left out, and so is all that is no regular file.
 
     Args:
         placed: The sandbox.
         base: The folder, an absolute path.
         paths: Files and folders in it.
+        links: Whether symbolic links come too, as links.
 
     Returns:
-        Each by its path relative to ``base``, sorted.
+        Each by its path relative to ``base``, sorted. None lies behind a link.
 
     Raises:
         EpisodeError: They can't be taken, or are too many bytes.
@@ -230,17 +227,29 @@ async def take_files(placed: PlacedSandbox, base: str, paths: Sequence[str] = ("
     try:
         if done.exit_code not in (0, 1):  # 1: a file changed while it was read
             raise tarfile.TarError(said(done))
-        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-            files = [_taken(archive, member, base) for member in archive if member.isreg() or member.islnk()]
-    except (tarfile.TarError, KeyError) as exc:
-        limit = "the provider hands over only so much of a command's output; name fewer files"
+        with tarfile.open(fileobj=io.BytesIO(done.stdout), mode="r:gz") as archive:
+            files = _unpacked(archive, base, links)
+    except (tarfile.TarError, EOFError, zlib.error, OSError, KeyError) as exc:
+        limit = "a provider hands over only so much of a command's output"
         raise EpisodeError(
-            "setup", f"{base} of {placed.name!r} can't be taken ({len(done.stdout)} bytes came, {limit}): {exc}"
+            "setup", f"{base} of {placed.name!r} can't be taken ({len(done.stdout)} bytes came; {limit}): {exc}"
         ) from exc
-    return tuple(sorted(files, key=lambda file: file.path))
+    pointing = {file.path for file in files.values() if file.link}
+    behind = {path for path in files if any(str(parent) in pointing for parent in PurePosixPath(path).parents)}
+    return tuple(files[path] for path in sorted(files.keys() - behind))
 
 
-def _taken(archive: tarfile.TarFile, member: tarfile.TarInfo, base: str) -> File:
-    opened = archive.extractfile(member)
-    data = opened.read() if opened is not None else b""
-    return File(inner(member.name, base), data, bool(member.mode & 0o100))
+def _unpacked(archive: tarfile.TarFile, base: str, links: bool) -> dict[str, File]:
+    files: dict[str, File] = {}
+    left = MAX_BYTES
+    for member in archive:
+        path = inner(member.name, base) if member.name not in (".", "./") else "."
+        if member.issym() and links:
+            files[path] = File(path, b"", link=member.linkname)
+        elif member.isreg() or member.islnk():
+            left -= member.size
+            if left < 0:
+                raise EpisodeError("setup", f"the files in {base} are more than {MAX_BYTES >> 20} MiB")
+            opened = archive.extractfile(member)
+            files[path] = File(path, opened.read() if opened is not None else b"", bool(member.mode & 0o100))
+    return files

@@ -81,11 +81,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class File:
-    """A file on its way into a sandbox or out of it: a POSIX path relative to some folder, and what is in it."""
+    """A file on its way into a sandbox or out of it.
+
+    Attributes:
+        path: A POSIX path relative to some folder.
+        data: What is in it.
+        executable: Whether it may be run.
+        link: Where it points, if it is a symbolic link; then there is no data.
+    """
 
     path: str
     data: bytes
     executable: bool = False
+    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,12 +158,17 @@ async def _makes_none(order: SandboxOrder) -> Sandbox:
     raise EpisodeError("deploy", f"a sandbox of {order.image} can't be made: nothing makes sandboxes for this run")
 
 
+async def _ends_none(sandbox: Sandbox) -> None:
+    raise EpisodeError("teardown", f"nobody can end the sandbox {sandbox.id}")
+
+
 @dataclass(eq=False)
 class Places:
     """The sandboxes of a run that steps act in, beside those of envs.
 
     Attributes:
         create: Makes a sandbox that lives as long as the run.
+        destroy: Ends one before that.
         capabilities: What its provider can do.
         workers: The agents that work in a sandbox.
         standing: The sandboxes that stand, by name: ``vm``, ``vm/container``, or an agent's name.
@@ -163,6 +176,7 @@ class Places:
     """
 
     create: Callable[[SandboxOrder], Awaitable[Sandbox]] = _makes_none
+    destroy: Callable[[Sandbox], Awaitable[None]] = _ends_none
     capabilities: Capabilities = NO_PROVIDER
     workers: frozenset[str] = frozenset()
     standing: dict[str, PlacedSandbox] = field(default_factory=dict)
@@ -180,6 +194,12 @@ class Places:
             raise EpisodeError("deploy", f"there is already a sandbox {name!r}; give this one another name")
         made = PlacedSandbox(name, kind, await self.create(order), order, self.capabilities, workdir)
         return self.standing.setdefault(name, made)
+
+    async def end(self, name: str) -> None:
+        """Ends a sandbox; nothing happens where there is none of that name."""
+        placed = self.standing.pop(name, None)
+        if placed is not None:
+            await self.destroy(placed.sandbox)
 
     async def find(self, sandbox_name: str, container_name: str | None = None) -> PlacedSandbox:
         """The sandbox that a step means; a machine that nothing has acted in so far is made now.

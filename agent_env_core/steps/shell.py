@@ -16,6 +16,7 @@ from agent_env_core.steps.placed import PlacedSandbox
 
 MARK = "AGENT_ENV_AGENT"
 """Holds :attr:`PlacedSandbox.mark` in the environment of everything that an agent starts."""
+NO_FILE = 66
 SCRIPT_SECONDS = 60.0
 """Seconds that one of the scripts here may take."""
 
@@ -179,6 +180,23 @@ async def as_seen_inside(placed: PlacedSandbox, path: str) -> str:
             "setup", f"{path} in the sandbox {placed.name!r} is the machine's own, shared by all sandboxes: {fix}"
         )
     return seen
+
+
+async def read_start(placed: PlacedSandbox, path: str, limit: int) -> bytes:
+    """The beginning of a file, whatever an agent made of it: no more than ``limit`` bytes ever leave the sandbox.
+
+    Raises:
+        FileNotFoundError: It is no regular file; a link to one is none either.
+        EpisodeError: It can't be read.
+        SandboxError: The sandbox is gone.
+    """
+    script = '[ -f "$1" ] && [ ! -L "$1" ] || exit 66; exec head -c "$2" <"$1"'
+    done = await placed.sandbox.exec(["sh", "-c", script, "sh", path, str(limit)], timeout=SCRIPT_SECONDS)
+    if done.exit_code == NO_FILE:
+        raise FileNotFoundError(f"there is no file {path}")
+    if done.exit_code != 0:
+        raise EpisodeError("verify", f"{path} in the sandbox {placed.name!r} can't be read: {said(done)}")
+    return done.stdout
 
 
 def said(result: ExecResult) -> str:
