@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agent_env_core.steps.placed import DEFAULT_AGENT
+from agent_env_core.steps.prompt_agent import DEFAULT_USER
+from agent_env_core.steps.rubrics_verifier import MISTAKES_SUFFIX
 
 Step = Mapping[str, Any]
 Refusal = tuple[str, str, str]
@@ -28,6 +30,25 @@ def prompted_agents(steps: Iterable[Step]) -> tuple[str, ...]:
 def agent_of(step: Step) -> str:
     """The agent that a step concerns, where it has one."""
     return str(step.get("agent_name") or DEFAULT_AGENT)
+
+
+def simulated_users(steps: Iterable[Step]) -> tuple[str, ...]:
+    """The agents that only stand for users, whom a model plays: they are deployed, and nobody prompts them."""
+    steps = list(steps)
+    users = (user_of(step) for step in steps if step.get("type") == "prompt_agent" and is_conversation(step))
+    prompted = prompted_agents(steps)
+    return tuple(dict.fromkeys(user for user in users if user not in prompted))
+
+
+def is_conversation(step: Step) -> bool:
+    """Whether a prompt is a conversation with a simulated user."""
+    turns = step.get("max_conversation_turns")
+    return isinstance(turns, int) and turns > 1
+
+
+def user_of(step: Step) -> str:
+    """Who the user of a conversation is."""
+    return str(step.get("user_agent_name") or DEFAULT_USER)
 
 
 def choose_agents(steps: Sequence[Step], asked: Sequence[str] | None) -> tuple[tuple[str, ...], list[Refusal]]:
@@ -56,6 +77,8 @@ def between_steps(steps: Sequence[Step], played: Collection[str]) -> Iterator[Re
     """What keeps a task from being played that no step can say by itself."""
     yield from _deployed_once(steps, played)
     yield from _verifier_ids(steps)
+    yield from _users(steps)
+    yield from _aggregates(steps)
     outside = {step.get("id") for step in steps if step.get("type") == "prompt_agent" and agent_of(step) in played}
     for step in steps:
         yield from _by_type(step, played, outside)
@@ -78,16 +101,36 @@ def _verifier_ids(steps: Sequence[Step]) -> Iterator[Refusal]:
             yield str(step.get("id")), f"verifier_id={key!r} is also that of step {other!r}", "rename one of them"
 
 
+def _users(steps: Sequence[Step]) -> Iterator[Refusal]:
+    users = simulated_users(steps)
+    for step in steps:
+        if step.get("type") == "deploy_agent" and agent_of(step) in users and step.get("env_ids"):
+            reason = f"env_ids: the agent {agent_of(step)!r} stands for the user, and a simulated user has no tools"
+            yield str(step.get("id")), reason, "leave its env_ids out"
+
+
+def _aggregates(steps: Sequence[Step]) -> Iterator[Refusal]:
+    known: set[str] = set()
+    for step in steps:
+        if step.get("type") == "aggregate_verifiers" and isinstance(names := step.get("verifier_ids"), list):
+            for name in (name for name in names if isinstance(name, str) and name not in known):
+                fix = "set verifier_id on the step that is meant, which must come earlier"
+                yield str(step.get("id")), f"verifier_ids names {name!r}, which no earlier step has", fix
+        default = step.get("id") if step.get("type") == "run_container_unit_tests_verifier" else None
+        if isinstance(key := step.get("verifier_id", default), str):
+            known.add(key)
+            if step.get("output_format") == "rubric_evidence_with_mistakes":
+                known.add(key + MISTAKES_SUFFIX)
+
+
 def _by_type(step: Step, played: Collection[str], outside: Collection[Any]) -> Iterator[Refusal]:
     kind, step_id = str(step.get("type")), str(step.get("id"))
     if kind.startswith("verify_a2a_"):
         yield step_id, f"{kind} examines a real agent, and this one is played from outside", ""
     if kind in NAMES_THE_AGENT and agent_of(step) in played:
         yield step_id, f"{kind} names the agent {agent_of(step)!r}, which is played from outside", ""
-    if kind == "prompt_agent" and (step.get("max_conversation_turns") or 1) > 1:
-        user = step.get("user_agent_name") or "human_agent"
-        if user in played and agent_of(step) not in played:
-            yield step_id, f"user_agent_name={user!r} makes an agent that is played from outside a simulated user", ""
+    if kind == "prompt_agent" and is_conversation(step) and (user := user_of(step)) in played:
+        yield step_id, f"user_agent_name={user!r} makes an agent that is played from outside a simulated user", ""
     if kind == "collect_artifacts" and step.get("manifest_step_id") in outside:
         yield step_id, f"manifest_step_id={step['manifest_step_id']!r} is a prompt that is played from outside", ""
     if kind == "register_env_triggers" and step.get("executor_agent_name") in played:

@@ -81,7 +81,7 @@ class Turn:
         step_id: The step that asks.
         agent: Who is asked.
         number: Which played turn of the episode it is, from 1.
-        of: How many played turns the task has.
+        of: How many played turns the task has at most.
         conversation: Turns of one conversation have the same; its history is the player's to keep.
     """
 

@@ -73,7 +73,6 @@ class PromptRequest:
         system_prompt: The system prompt in force, if any.
         agent: Who is asked.
         conversation: Names the conversation it belongs to; whoever plays keeps its history.
-        output_format: The form that the reply should have, as ``response_format`` of a chat completion, if any.
         uses: The tools that were used for it; the turn adds to the list.
     """
 
@@ -82,7 +81,6 @@ class PromptRequest:
     system_prompt: str | None
     agent: PlayedAgent
     conversation: str = field(default_factory=lambda: uuid.uuid4().hex)
-    output_format: Mapping[str, Any] | None = None
     uses: list[ToolUse] = field(default_factory=list)
 
 

@@ -84,7 +84,7 @@ class PromptAgent(TaskStep):
         for name in ("output_format", "user_output_format"):
             form = getattr(self, name)
             if form is not None and not isinstance(form.get("schema"), dict):
-                raise ValueError(f"{name} must hold a JSON schema as its 'schema'")
+                raise ValueError(f"{name}: should be {{'type': 'json_schema', 'schema': …}}, not {form!r:.80}")
         return self
 
     @property
@@ -151,9 +151,7 @@ class PromptAgent(TaskStep):
     ) -> None:
         """One turn. It is among ``exchanges`` before it has a reply, so that it stays on record without one."""
         parts = tuple(self.parts or ()) if not exchanges else ()
-        request = PromptRequest(
-            self.id, said.message, agent.system_prompt, agent, conversation, output_format=self.output_format
-        )
+        request = PromptRequest(self.id, said.message, agent.system_prompt, agent, conversation)
         asked = Exchange(
             said.message, datetime.now(UTC), self.user_agent_name, parts=parts, user_sim=dict(said.fields) or None,
             clocks=(clocks(run), None),

@@ -90,11 +90,27 @@ def test_several_agents_can_be_played_when_named(task: Callable[..., Task]):
             "deploys the agent 'default-agent' more than once, by agent, again",
         ),
         ({"load": {"retry_config": {"retry_from_step_id": "load"}}}, {}, "tasks/t.json:load: retry_config"),
-        ({"play": {"prompt": None, "parts": [{"kind": "text", "text": "x"}]}}, {}, "tasks/t.json:play: parts"),
-        ({"play": {"output_format": {"type": "object"}}}, {}, "play: output_format={'type': 'object'} isn't supported"),
+        ({"play": {"prompt": None, "parts": [{"kind": "file", "file": {"name": "a.png"}}]}}, {}, "model yet: a.png"),
+        ({"play": {"prompt": None, "parts": []}}, {}, "play: parts is empty"),
+        ({"play": {"prompt": None, "parts": [{"kind": "text"}]}}, {}, "play: parts.0.text: should be a text, not None"),
+        ({"play": {"output_format": {"type": "object"}}}, {}, "play: output_format: should be {"),
+        ({"play": {"output_format": {"schema": {}}}}, {}, "play: output_format: a trainer"),
         ({"play": {"agentenv_tools": ["x"]}}, {}, "play: agentenv_tools=['x'] isn't supported"),
         ({"play": {"snapshot_config": {"env_id": "counter"}}}, {}, "play: snapshot_config="),
-        ({"play": {"max_conversation_turns": 3}}, {}, "play: max_conversation_turns=3: there is no simulated user"),
+        ({"play": {"max_conversation_turns": 0}}, {}, "play: max_conversation_turns: input should be greater than"),
+        ({"play": {"max_conversation_turns": 3, "user_a2a_url": "http://x"}}, {}, "only a model can"),
+        ({"play": {"max_conversation_turns": 3, "user_agent_name": "default-agent"}}, {}, "a simulated user"),
+        (
+            {"play": {"max_conversation_turns": 3},
+             "more": [{"id": "u", "type": "deploy_agent", "agent_name": "human_agent", "env_ids": ["counter"]}]},
+            {},
+            "u: env_ids: the agent 'human_agent' stands for the user, and a simulated user has no tools",
+        ),
+        (
+            {"more": [{"id": "sum", "type": "aggregate_verifiers", "verifier_ids": ["counter", "other"]}]},
+            {},
+            "sum: verifier_ids names 'other', which no earlier step has",
+        ),
         ({"agent": {"agent_snapshot_files_artifact_id": "x"}}, {}, "agent: agent_snapshot_files_artifact_id='x'"),
         ({"agent": {"agent_changelog_object_url": "s3://x"}}, {}, "agent: agent_changelog_object_url="),
         ({"agent": {"enable_agent_changelog": True}}, {}, "agent: enable_agent_changelog=True"),
@@ -128,8 +144,20 @@ def test_refusals(task: Callable[..., Task], changes: dict[str, Any], arguments:
 
 
 def test_all_reasons_come_at_once(task: Callable[..., Task]):
-    found = refusals(task(play={"output_format": 1, "agentenv_tools": 2}, agent=None, env={"env_version": 1}))
+    found = refusals(task(play={"snapshot_config": 1, "agentenv_tools": 2}, agent=None, env={"env_version": 1}))
     assert len(found) == 4, found
+
+
+def test_turns_are_counted_as_often_as_a_user_may_speak(task: Callable[..., Task]):
+    user = {"id": "u", "type": "deploy_agent", "agent_name": "human_agent", "system_prompt": "You want 3."}
+    spec = EpisodeSpec.from_task(task(play={"max_conversation_turns": 4}, more=[user, prompt("x")]))
+    assert (spec.most_turns, len(spec.prompts), spec.trainer_agents) == (5, 2, ("default-agent",))
+
+
+def test_parts_are_shown_as_one_text(task: Callable[..., Task]):
+    parts = [{"kind": "text", "text": "Count <n>."}, {"kind": "data", "data": {"to": 3}}]
+    spec = EpisodeSpec.from_task(task(play={"prompt": None, "parts": parts}), seed={"n": "up"})
+    assert spec.prompts[0].prompt == 'Count up.\n\n{\n  "to": 3\n}'
 
 
 PLAYED = ["default-agent"]
