@@ -47,12 +47,13 @@ class ToolAccess:
         Args:
             action: ``disable`` or ``enable``.
             role: Whom it concerns; ``*`` is every role.
-            tools: Names of tools; ``*`` among them is every tool.
+            tools: Names of tools; a ``*`` among them means every tool, whatever else stands there.
 
         Returns:
             The rules of ``role`` alone after the change: ``{"role", "disabled": sorted, "allowed": sorted}``.
         """
-        for tool in tools:
+        named = list(tools)
+        for tool in [ANY] if ANY in named else named:
             self._set(role, tool, action == "disable")
         own = self._disabled.get(role, {})
         return {

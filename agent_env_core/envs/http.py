@@ -19,10 +19,11 @@ class TooLarge(ValueError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server answered, read within a bound."""
+    """What a server answered, read within a bound: its status, its body, and the body's content type."""
 
     status: int
     body: bytes
+    kind: str = ""
 
     @property
     def ok(self) -> bool:
@@ -69,7 +70,7 @@ async def fetch(
             body += chunk
             if len(body) > limit:
                 raise TooLarge(f"it is larger than {limit >> 20} MiB")
-    return Answer(response.status_code, bytes(body))
+    return Answer(response.status_code, bytes(body), response.headers.get("Content-Type", ""))
 
 
 class HttpClients:

@@ -68,30 +68,29 @@ class ApplyServerConfig(TaskStep):
         """Makes the calls; the first one that fails ends the step."""
         env = run.env(self.env_id)
         for directive in self.directives:
-            for server in self._servers(run, env, directive):
-                await self._call(run, env, server, directive)
+            for server, card in self._servers(run, env, directive):
+                await self._call(run, server, card, directive)
 
-    def _servers(self, run: RunContext, env: Deployment, directive: Directive) -> tuple[Card, ...]:
-        if directive.server == EVERY:
-            return env.card.servers
-        server = env.card.server(directive.server)
-        if server is None:
-            names = ", ".join(card.name for card in env.card.servers)
+    def _servers(self, run: RunContext, env: Deployment, directive: Directive) -> list[tuple[Deployment, Card]]:
+        """The servers a directive addresses: where each one is reached, and its card."""
+        every = [(server, card) for server in env.servers for card in server.card.servers]
+        found = [pair for pair in every if directive.server in (EVERY, pair[1].name)]
+        if not found:
+            names = ", ".join(card.name for _, card in every)
             self._absent(
                 run, directive, f"the env {env.env.name!r} has no server {directive.server!r}; it has: {names}"
             )
-            return ()
-        return (server,)
+        return found
 
-    async def _call(self, run: RunContext, env: Deployment, server: Card, directive: Directive) -> None:
-        method = server.first_method(directive.uri)
+    async def _call(self, run: RunContext, server: Deployment, card: Card, directive: Directive) -> None:
+        method = card.first_method(directive.uri)
         if method is None:
-            offered = ", ".join(sorted(server.extensions)) or "none"
-            why = f"the server {server.name!r} advertises no extension {directive.uri!r}; it advertises: {offered}"
+            offered = ", ".join(sorted(card.extensions)) or "none"
+            why = f"the server {card.name!r} advertises no extension {directive.uri!r}; it advertises: {offered}"
             self._absent(run, directive, why)
             return
-        answer = await env.call_extension(method, directive.args, timeout=self.timeout_seconds)
-        change = {"step_id": self.id, "service": server.name, "uri": directive.uri, "args": directive.args}
+        answer = await server.call_extension(method, directive.args, timeout=self.timeout_seconds)
+        change = {"step_id": self.id, "service": card.name, "uri": directive.uri, "args": directive.args}
         run.note("server_config_changes", {**change, "result": answer})
 
     def _absent(self, run: RunContext, directive: Directive, why: str) -> None:

@@ -35,11 +35,13 @@ class ModifyEnvToolAccess(TaskStep):
     tools: list[Annotated[str, Field(min_length=1)]]
 
     async def run(self, run: RunContext) -> None:
-        """Tells the server, if it keeps rules of its own, and then our own rules, which always apply."""
+        """Tells each server that keeps rules of its own, and then our own rules, which always apply."""
         env = run.env(self.env_id)
-        method = env.card.first_method(OWN_EXTENSION.format(action=self.action))
-        if method is not None:
-            await env.call_extension(method, {"role": self.role, "tools": self.tools}, timeout=30.0)
+        tools = "*" if "*" in self.tools else self.tools
+        for server in env.servers:
+            method = server.card.first_method(OWN_EXTENSION.format(action=self.action))
+            if method is not None:
+                await server.call_extension(method, {"role": self.role, "tools": tools}, timeout=30.0)
         env.access.change(self.action, self.role, self.tools)
 
 

@@ -34,6 +34,13 @@ Change = tuple[str, str, list[str]]
         ([("enable", "default", ["a"])], "default", "a", True, True),
         ([("enable", "*", ["a"])], "planner", "a", True, True),
         ([("enable", "*", ["a"]), ("disable", "planner", ["*"])], "planner", "a", True, True),
+        ([("enable", "default", ["*", "a"])], "default", "a", True, False),  # a list with a wildcard is the wildcard
+        ([("enable", "default", ["a", "*"])], "default", "a", True, False),
+        ([("disable", "*", ["*"]), ("enable", "default", ["a"])], "planner", "a", False, False),
+        ([("disable", "*", ["*"]), ("enable", "default", ["a"])], "default", "b", False, False),
+        ([("disable", "planner", ["a"]), ("enable", "*", ["a"])], "planner", "a", False, True),
+        ([("enable", "*", ["a"]), ("disable", "*", ["*"])], "default", "a", True, False),
+        ([("disable", "", ["a"])], None, "a", False, True),  # only a missing role is the default role
         ([("enable", "default", ["x", "a"]), ("disable", "default", ["x"])], "default", "a", True, True),
     ],
 )
