@@ -9,6 +9,7 @@ import click
 from agent_env_core import integrity
 from agent_env_core.cli.doctor import doctor
 from agent_env_core.cli.plugins import plugins as plugins_command
+from agent_env_core.cli.run import run
 from agent_env_core.cli.sandbox import sandbox
 from agent_env_core.cli.serve import serve
 from agent_env_core.cli.validate import validate
@@ -70,5 +71,5 @@ def main(ctx: click.Context, debug: bool) -> None:
         integrity.check()
 
 
-for _command in (doctor, plugins_command, sandbox, serve, validate):
+for _command in (doctor, plugins_command, run, sandbox, serve, validate):
     main.add_command(_command)

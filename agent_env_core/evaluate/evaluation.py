@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from agent_env_core.errors import EpisodeError, episode_error
-from agent_env_core.evaluate.plan import Plan, digest
+from agent_env_core.evaluate.plan import Plan, Selected
 from agent_env_core.evaluate.player import MAX_ANSWERS, Answers, Player
 from agent_env_core.evaluate.record import Row, outcome_of, told
 from agent_env_core.evaluate.summary import Episode as Counted
@@ -20,7 +20,6 @@ from agent_env_core.play.rewards import resolve_reward
 
 if TYPE_CHECKING:
     from agent_env_core.adapters import Combiner
-    from agent_env_core.bundle import Task
     from agent_env_core.evaluate.results import Results
     from agent_env_core.play.episode import Episode
     from agent_env_core.play.runner import Runner
@@ -71,7 +70,7 @@ class Evaluation:
         params: Fields of every request to the model.
         max_answers: Answers that one turn may take.
         reward: The one score to count, as ``serve --reward`` has it; by default the only score, or the mean of all.
-        keep: Whether to leave deployments standing until :meth:`let_go`.
+        keep: Whether to leave deployments standing until the runner is closed.
         on_end: Told of each row as it is written.
 
     Attributes:
@@ -108,16 +107,18 @@ class Evaluation:
         self._rewards = {task_id: combiner(reward, spec) for task_id, spec in plan.specs.items()}
         self._keep = keep
         self._on_end = on_end
-        self._digests = {task.id: digest(task) for task in plan.tasks}
-        self._standing: list[Episode] = []
         self.episodes: dict[tuple[str, int], Counted] = {
             (task.id, at): Counted.read(row)
             for task in plan.tasks
             for at in range(repeat)
-            if (row := results.rows.get((task.id, at)))
-            and row["outcome"] in KEPT
-            and row.get("digest") == self._digests[task.id]
+            if (row := results.rows.get((task.id, at))) and row["outcome"] in KEPT and row.get("digest") == task.digest
         }
+
+    @property
+    def left(self) -> list[tuple[Selected, int]]:
+        """What isn't played yet: tasks, and which repeat of each; every task comes once before any comes again."""
+        every = [(task, at) for at in range(self._repeat) for task in self._plan.tasks]
+        return [(task, at) for task, at in every if (task.id, at) not in self.episodes]
 
     async def run(self, runner: Runner) -> None:
         """Plays what isn't played yet; returns when every episode has ended and, unless kept, is torn down.
@@ -127,16 +128,10 @@ class Evaluation:
         Args:
             runner: Started, with the plan's specs.
         """
-        left = [(task, at) for at in range(self._repeat) for task in self._plan.tasks]
-        left = [(task, at) for task, at in left if (task.id, at) not in self.episodes]
         async with asyncio.TaskGroup() as group:
-            for task, at in left:
+            for task, at in self.left:
                 await self._slots.acquire()
                 group.create_task(self._one(task, at, runner)).add_done_callback(lambda _: self._slots.release())
-
-    async def let_go(self) -> None:
-        """Ends what was kept."""
-        await asyncio.gather(*(episode.abandon("it is kept no longer") for episode in self._standing))
 
     def summary(self, seconds: float) -> Summary:
         """What the episodes so far come to."""
@@ -144,8 +139,8 @@ class Evaluation:
 
     # -- one episode
 
-    async def _one(self, task: Task, at: int, runner: Runner) -> None:
-        row = Row(task.id, task.name, self._digests[task.id], at, "failed", started_at=datetime.now(UTC).isoformat())
+    async def _one(self, task: Selected, at: int, runner: Runner) -> None:
+        row = Row(task.id, task.name, task.digest, at, "failed", started_at=datetime.now(UTC).isoformat())
         reason = self._plan.refused.get(task.id) or runner.left_out.get(task.id)
         if reason is not None:
             row.error = told(EpisodeError("prepare", reason))
@@ -185,7 +180,6 @@ class Evaluation:
         self._fill(row, episode, running)
         self._ended(row)
         if self._keep:
-            self._standing.append(episode)
             self.kept += [
                 Kept(row.task, env.env.name, env.sandbox.id, env.mcp_url) for env in episode.run.envs.values()
             ]

@@ -10,15 +10,32 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agent_env_core.bundle import Bundle, Eval, Task
-from agent_env_core.errors import AgentEnvError, EpisodeRefused
+from agent_env_core.bundle.model import LeftOut
+from agent_env_core.errors import AgentEnvError, EpisodeRefused, Problem
 from agent_env_core.play.refusals import few
 from agent_env_core.play.spec import EpisodeSpec
 
-Entity = TypeVar("Entity", Task, Eval)
+Found = Task | LeftOut
+Entity = TypeVar("Entity", Found, Eval)
 
 
 class NothingSelected(AgentEnvError):
     """A selection that names what the bundle doesn't have; the message says what it has."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A task that was selected.
+
+    Attributes:
+        id: Its id.
+        name: Its name.
+        digest: Which version of it this is: a short hash of its steps, empty where they can't be read.
+    """
+
+    id: str
+    name: str
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -35,7 +52,7 @@ class Plan:
     """
 
     bundle: Bundle
-    tasks: tuple[Task, ...]
+    tasks: tuple[Selected, ...]
     specs: Mapping[str, EpisodeSpec]
     refused: Mapping[str, str]
     skipped: tuple[str, ...]
@@ -56,35 +73,41 @@ def make_plan(
     Raises:
         NothingSelected: The bundle has no such task or eval, or no tasks at all.
     """
-    chosen = _chosen(bundle, tasks, evals)
+    everything: list[Found] = sorted([*bundle.tasks, *bundle.left_out], key=lambda task: task.name)
+    chosen = _chosen(bundle, everything, tasks, evals)
     specs: dict[str, EpisodeSpec] = {}
     refused: dict[str, str] = {}
     for task in chosen:
+        if isinstance(task, LeftOut):
+            refused[task.id] = _reasons(task.problems)
+            continue
         try:
             specs[task.id] = EpisodeSpec.from_task(task, seed=seed, evaluation=True)
         except EpisodeRefused as exc:
-            refused[task.id] = "; ".join(_told(problem.place, problem.message, problem.fix) for problem in exc.problems)
-    skipped = tuple(task.name for task in bundle.tasks if task not in chosen)
-    return Plan(bundle, chosen, specs, refused, skipped, dict(seed or {}))
+            refused[task.id] = _reasons(exc.problems)
+    ids = {task.id for task in chosen}
+    return Plan(
+        bundle=bundle,
+        tasks=tuple(Selected(task.id, task.name, _digest(task)) for task in chosen),
+        specs=specs,
+        refused=refused,
+        skipped=tuple(task.name for task in everything if task.id not in ids),
+        seed=dict(seed or {}),
+    )
 
 
-def digest(task: Task) -> str:
-    """Tells whether a task is the same as it was: a short hash of its steps."""
-    return hashlib.sha256(json.dumps(task.steps, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _chosen(bundle: Bundle, tasks: Sequence[str], evals: Sequence[str]) -> tuple[Task, ...]:
-    by_id = {task.id: task for task in bundle.tasks}
-    known_evals = tuple(bundle.evals.values())
-    if not tasks and not evals and not known_evals:
-        found = list(bundle.tasks)
+def _chosen(bundle: Bundle, everything: list[Found], tasks: Sequence[str], evals: Sequence[str]) -> list[Found]:
+    by_id = {task.id: task for task in everything}
+    known = list(bundle.evals.values())
+    if tasks or evals:
+        found = [_named(bundle, "task", name, everything) for name in tasks]
+        known = [_named(bundle, "eval", name, known) for name in evals]
     else:
-        chosen_evals = [_named(bundle, "eval", name, known_evals) for name in evals] if tasks or evals else known_evals
-        found = [_named(bundle, "task", name, bundle.tasks) for name in tasks]
-        found += [by_id[task_id] for one in chosen_evals for task_id in one.tasks]
+        found = [] if known else everything
+    found = [*found, *(by_id[task_id] for one in known for task_id in one.tasks)]
     if not found:
         raise NothingSelected(f"the bundle {bundle.name!r} has no tasks to run")
-    return tuple({task.id: task for task in found}.values())
+    return list({task.id: task for task in found}.values())
 
 
 def _named(bundle: Bundle, kind: str, name: str, known: Iterable[Entity]) -> Entity:
@@ -99,6 +122,17 @@ def _named(bundle: Bundle, kind: str, name: str, known: Iterable[Entity]) -> Ent
     raise NothingSelected(f"the bundle {bundle.name!r} has no {kind} {name!r}; {fix}")
 
 
-def _told(place: str, message: str, fix: str) -> str:
-    step = place.partition(":")[2]
-    return (f"step {step!r}: " if step else "it ") + message + (f" ({fix})" if fix else "")
+def _digest(task: Found) -> str:
+    if isinstance(task, LeftOut):
+        return ""
+    return hashlib.sha256(json.dumps(task.steps, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _reasons(problems: Iterable[Problem]) -> str:
+    """Why a task is refused, without its name."""
+    told = []
+    for problem in problems:
+        step = problem.place.partition(":")[2]
+        fix = f" ({problem.fix})" if problem.fix else ""
+        told.append((f"step {step!r}: " if step else "it ") + problem.message + fix)
+    return "; ".join(told)

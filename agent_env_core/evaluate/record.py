@@ -15,8 +15,8 @@ FORMAT_VERSION = 1
 
 Outcome = Literal["passed", "below_one", "unscored", "failed", "cancelled"]
 """``passed``: it has scores, and each is 1 or more. ``below_one``: it has scores, and one is less. ``unscored``: the
-task has no verifier. ``failed``: the run ended with an error, or a step of it failed tolerantly. ``cancelled``: somebody
-stopped it."""
+task has no verifier. ``failed``: the run ended with an error, or a step of it failed tolerantly. ``cancelled``: it was
+stopped."""
 
 OUTCOMES: tuple[Outcome, ...] = ("passed", "below_one", "unscored", "failed", "cancelled")
 PASS = 1.0
@@ -91,7 +91,7 @@ class Row:
     Attributes:
         task_id: The task.
         task: Its name.
-        digest: Which version of it; see :func:`~agent_env_core.evaluate.plan.digest`.
+        digest: Which version of it; see :class:`~agent_env_core.evaluate.plan.Selected`.
         repeat: Which of the repeats of the task it is, from 0.
         outcome: How it ended.
         reward: The one number that it counts for in statistics; None where there is none.

@@ -6,7 +6,7 @@ them. Formulas, each with its source:
 * **Mean.** The mean of the tasks' means, so that a task of which some episodes failed weighs no less than the others.
 * **Interval.** Episodes of one task are alike, so tasks, not episodes, are what was sampled: the interval is
   ``mean ± t · s / √n`` over the *n* tasks' means, *s* their standard deviation and *t* the quantile of Student's
-  distribution with *n* - 1 degrees of freedom. That is the standard error clustered by task of Miller, "Adding Error
+  distribution with *n* - 1 degrees of freedom; it is cut to 0 and 1 where no value lies beyond. That is the standard error clustered by task of Miller, "Adding Error
   Bars to Evals" (arXiv:2411.00640), for clusters of equal size. Of a single task it is taken over its episodes.
 * **pass@k.** The chance that of *k* episodes of a task at least one passes, without bias from *n* of which *c* passed:
   ``1 - C(n-c, k) / C(n, k)``; Chen et al., "Evaluating Large Language Models Trained on Code" (arXiv:2107.03374,
@@ -50,17 +50,19 @@ def mean_of(values: Mapping[str, Sequence[float]]) -> Mean | None:
     means = [math.fsum(group) / len(group) for group in groups]
     mean = math.fsum(means) / len(means)
     sample = means if len(means) > 1 else groups[0]
-    low, high = _interval(sample, mean)
+    bounded = all(0 <= value <= 1 for group in groups for value in group)
+    low, high = _interval(sample, mean, bounded=bounded)
     return Mean(mean, low, high, sum(map(len, groups)), len(groups))
 
 
-def _interval(sample: Sequence[float], mean: float) -> tuple[float | None, float | None]:
+def _interval(sample: Sequence[float], mean: float, *, bounded: bool) -> tuple[float | None, float | None]:
     n = len(sample)
     spread = math.fsum((value - mean) ** 2 for value in sample)
     if n < 2 or spread <= 1e-18 * max(1.0, mean * mean):
         return None, None
     half = student_t(0.5 + LEVEL / 2, n - 1) * math.sqrt(spread / (n - 1) / n)
-    return mean - half, mean + half
+    low, high = mean - half, mean + half
+    return (max(0.0, low), min(1.0, high)) if bounded else (low, high)
 
 
 def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> tuple[float, int] | None:
