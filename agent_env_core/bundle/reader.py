@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -84,6 +84,7 @@ class _Named(Protocol):
 
 
 E = TypeVar("E", bound=_Named)
+T = TypeVar("T")
 
 
 class _BundleReader:
@@ -120,10 +121,10 @@ class _BundleReader:
             root=self.root,
             id_root=self.reading.id_root,
             description=self._description(self.others.get(README)),
-            envs=pulled.envs | shelf.envs,
-            agents=pulled.agents | shelf.agents,
-            artifacts=pulled.artifacts | shelf.artifacts,
-            skills=pulled.skills | shelf.skills,
+            envs=_merged(pulled.envs, shelf.envs),
+            agents=_merged(pulled.agents, shelf.agents),
+            artifacts=_merged(pulled.artifacts, shelf.artifacts),
+            skills=_merged(pulled.skills, shelf.skills),
             tasks=tasks,
             evals=self._evals(),
             left_out=left_out,
@@ -315,3 +316,8 @@ class _BundleReader:
 
 def _by_id(entities: Iterable[E | None]) -> dict[str, E]:
     return {entity.id: entity for entity in sorted((e for e in entities if e), key=lambda e: e.id)}
+
+
+def _merged(pulled: Mapping[str, T], own: Mapping[str, T]) -> dict[str, T]:
+    """What is elsewhere and what is the bundle's own, in order of ids."""
+    return dict(sorted({**pulled, **own}.items()))

@@ -1,4 +1,4 @@
-"""``docs/bundle-format.md``: its bundle is sound, its facts are the code's, and its step tables are up to date.
+"""``docs/bundle-format.md``: its bundle is sound, its facts are the code's, and its lists of step types are up to date.
 
 After a change of a step type, ``AGENT_ENV_WRITE_DOCS=1 pytest tests/core/bundle/test_format_page.py`` writes them anew.
 """
@@ -9,6 +9,7 @@ import inspect
 import json
 import os
 import re
+import tomllib
 import typing
 from pathlib import Path
 
@@ -17,15 +18,24 @@ from pydantic import BaseModel
 
 from agent_env_core.bundle import load_bundle
 from agent_env_core.bundle.artifacts import ARTIFACT_TYPES, SKILL_KEYS
-from agent_env_core.bundle.entities import AGENT_KEYS, ENV_KEYS, GATEWAY_NAMES, METADATA_KEYS, OTHER_ENV_TYPES
+from agent_env_core.bundle.entities import (
+    AGENT_KEYS,
+    ENV_KEYS,
+    GATEWAY_NAMES,
+    METADATA_KEYS,
+    MULTI_KEYS,
+    OTHER_ENV_TYPES,
+)
 from agent_env_core.bundle.evals import EVAL_KEYS
 from agent_env_core.bundle.ids import MARKS
+from agent_env_core.bundle.installed import GROUP, InstalledBundle
 from agent_env_core.bundle.references import an
+from agent_env_core.bundle.store import TABLES, VARIABLE, Store
 from agent_env_core.plugins import CORE, plugins
-from agent_env_core.steps.base import TaskStep, declaration
+from agent_env_core.steps.base import LATER, TaskStep, declaration
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "bundle-format.md"
-BEGIN, END = "<!-- steps: written by tests/core/bundle/test_format_page.py -->\n", "<!-- /steps -->"
+BEGIN, END = "<!-- {}: written by tests/core/bundle/test_format_page.py -->\n", "<!-- /{} -->"
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +43,12 @@ def page() -> str:
     return PAGE.read_text(encoding="utf-8")
 
 
-def section(page: str, title: str) -> str:
-    """The text under a heading, without the examples in it."""
+def section(page: str, title: str, *, examples: bool = False) -> str:
+    """The text under a heading, without the examples in it unless they are asked for."""
     _, found, rest = page.partition(f"\n## {title}\n")
     assert found, title
+    if examples:
+        return rest.partition("\n## ")[0]
     return re.sub(r"^```.*?^```", "", re.split(r"^## ", rest, flags=re.MULTILINE)[0], flags=re.DOTALL | re.MULTILINE)
 
 
@@ -56,16 +68,40 @@ def test_the_bundle_on_the_page_is_sound(page, tmp_path):
     bundle = load_bundle(tmp_path / "postbox", declaration)
     assert bundle.description == "Sorting the morning's mail"
     counts = [len(part) for part in (bundle.envs, bundle.agents, bundle.artifacts, bundle.skills, bundle.tasks)]
-    assert counts == [1, 1, 1, 1, 2]
+    assert counts == [2, 1, 1, 1, 2]
+    assert not bundle.problems
     assert [task.name for task in bundle.splits()["quick"]] == ["morning"]
     assert not bundle.ignored
-    (env,) = bundle.envs.values()
+    hall, env = bundle.envs.values()
+    assert hall.children == (env,)
     assert (env.image.context, env.image.dockerfile) == (env.path, "docker/Dockerfile")
+
+
+def test_the_store_map_on_the_page_is_one(page, tmp_path):
+    text = section(page, "The store map", examples=True).partition("```toml\n")[2].partition("```")[0]
+    (tmp_path / "store.toml").write_text(text)
+    store = Store(tmp_path / "store.toml")
+    env = store.find("env", "openciv3")
+    assert (env.environment_name, env.env_provider_type) == ("openciv3", "server")
+    (tmp_path / "verifiers/harbour").mkdir(parents=True)
+    (tmp_path / "verifiers/harbour/verify.py").write_text("")
+    assert store.find("artifact", "harbour-verifier").type == "file"
+    keys = first_cells(section(page, "The store map"))
+    assert keys == {key for _, keys in TABLES.values() for key in keys}
+    assert f"`{VARIABLE}`" in section(page, "The store map")
+
+
+def test_installed_bundles_on_the_page(page):
+    text = section(page, "Installed bundles and aliases", examples=True)
+    points = tomllib.loads(text.partition("```toml\n")[2].partition("```")[0])["project"]["entry-points"]
+    assert points == {GROUP: {"postbox": "acme_games"}}
+    assert f"`{InstalledBundle('postbox', 'acme-games', 'acme_games').id_root}/sorter`" in text
 
 
 def test_keys_of_files(page):
     envs = section(page, "`envs/<name>/env.toml`")
     assert first_cells(envs.partition("`image` is one of")[0]) == set(ENV_KEYS)
+    assert first_cells(envs.partition("### Several servers as one env")[2]) == set(MULTI_KEYS)
     assert all(f"`{name}`" in envs for name in (*GATEWAY_NAMES, *OTHER_ENV_TYPES))
     agents = section(page, "`agents/<name>/agent.toml`")
     assert first_cells(agents) == set(AGENT_KEYS)
@@ -142,17 +178,26 @@ def table(name: str, step: type[TaskStep]) -> str:
     return "\n".join((*lines, ""))
 
 
-def test_the_step_tables_are_up_to_date(page):
+def test_the_step_tables_are_up_to_date():
     names = sorted(
         entry.name for entry in plugins().entries if entry.distribution == CORE and entry.group == "agent_env"
     )
     steps = [(name, plugins().step_type(name)) for name in names if name in plugins().known("step type")]
     assert steps
     wanted = "\n" + "\n".join(table(name, step) for name, step in steps) + "\n"
-    before, _, rest = page.partition(BEGIN)
-    there, found, after = rest.partition(END)
-    assert found
+    keep_up("steps", wanted)
+
+
+def test_the_step_types_that_are_not_run_are_up_to_date():
+    keep_up("later", "\n" + ", ".join(f"`{name}`" for name in sorted(LATER)) + "\n\n")
+
+
+def keep_up(part: str, wanted: str) -> None:
+    """Compares a part of the page with what the code says, or writes it."""
+    before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN.format(part))
+    there, end, after = rest.partition(END.format(part))
+    assert end
     if there != wanted and os.environ.get("AGENT_ENV_WRITE_DOCS"):
-        PAGE.write_text(before + BEGIN + wanted + END + after, encoding="utf-8")
+        PAGE.write_text(before + begin + wanted + end + after, encoding="utf-8")
     else:
         assert there == wanted, "run this file with AGENT_ENV_WRITE_DOCS=1"

@@ -44,12 +44,13 @@ FORMAT = {
     ),
     "add_skills": (
         Reference("skills.skill_artifact_id", "skill"),
-        Reference("cli_artifact_ids", "artifact", many=True, artifact_type="cli"),
+        Reference("cli_artifact_ids", "artifact", many=True),
         Reference("file_artifact_universe_ids", "artifact", many=True, artifact_type=UNIVERSE),
     ),
-    # The format lists none for these two, whose fields name envs all the same.
+    # The format lists none for these, whose fields name entities all the same.
     "teardown_sandboxes": (Reference("env_ids", "env", many=True),),
     "collect_artifacts": (ENV,),
+    "rubrics_verifier": (Reference("judge_a2a_agent_id", "agent"),),
 }
 BUILT_IN = sorted(
     entry.name
