@@ -10,6 +10,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAGE := scripts/stage.sh
 GRIDSIM := bundles/gridsim-v1
+PORTSIM := bundles/portsim-v1
 # More arguments for a target's program: make test-fast ARGS="-k plugins", make demo ARGS="--grpo-steps 60"
 ARGS :=
 export PYTHON
@@ -19,14 +20,18 @@ export PYTHON
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup: $(VENV)/.installed $(GRIDSIM)/.generated  ## makes .venv with everything in it, and the GridSim bundle
+setup: $(VENV)/.installed $(GRIDSIM)/.generated $(PORTSIM)/.generated  ## makes .venv with everything in it, and the bundles
 
 $(VENV)/.installed: requirements-dev.txt pyproject.toml $(wildcard plugins/*/pyproject.toml) scripts/setup.sh
 	@$(STAGE) setup scripts/setup.sh $(VENV)
 	@touch $@
 
 $(GRIDSIM)/.generated: $(wildcard $(GRIDSIM)/generator/*) | $(VENV)/.installed
-	@$(STAGE) bundle $(PY) $(GRIDSIM)/generator
+	@$(STAGE) gridsim $(PY) $(GRIDSIM)/generator
+	@touch $@
+
+$(PORTSIM)/.generated: $(wildcard $(PORTSIM)/generator/*) $(PORTSIM)/envs/portsim/port.py | $(VENV)/.installed
+	@$(STAGE) portsim $(PY) $(PORTSIM)/generator
 	@touch $@
 
 demo: setup  ## the main job: serve GridSim, warm start, train with GRPO, compare
@@ -69,5 +74,6 @@ clean:  ## removes what builds and tests made
 	rm -rf build dist site out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-distclean: clean  ## removes .venv and the generated bundle as well
+distclean: clean  ## removes .venv and what the bundles' generators made as well
 	rm -rf $(VENV) sft $(GRIDSIM)/.generated $(GRIDSIM)/tasks $(GRIDSIM)/evals $(GRIDSIM)/envs/gridsim/prices
+	rm -rf $(PORTSIM)/.generated $(PORTSIM)/tasks $(PORTSIM)/evals
