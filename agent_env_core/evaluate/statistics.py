@@ -6,8 +6,9 @@ them. Formulas, each with its source:
 * **Mean.** The mean of the tasks' means, so that a task of which some episodes failed weighs no less than the others.
 * **Interval.** Episodes of one task are alike, so tasks, not episodes, are what was sampled: the interval is
   ``mean ± t · s / √n`` over the *n* tasks' means, *s* their standard deviation and *t* the quantile of Student's
-  distribution with *n* - 1 degrees of freedom; it is cut to 0 and 1 where no value lies beyond. That is the standard error clustered by task of Miller, "Adding Error
-  Bars to Evals" (arXiv:2411.00640), for clusters of equal size. Of a single task it is taken over its episodes.
+  distribution with *n* - 1 degrees of freedom; it is cut to 0 and 1 where no value lies beyond. That is the standard
+  error clustered by task of Miller, "Adding Error Bars to Evals" (arXiv:2411.00640), for clusters of equal size. Of a
+  single task it is taken over its episodes.
 * **pass@k.** The chance that of *k* episodes of a task at least one passes, without bias from *n* of which *c* passed:
   ``1 - C(n-c, k) / C(n, k)``; Chen et al., "Evaluating Large Language Models Trained on Code" (arXiv:2107.03374,
   equation 1). It is the mean over the tasks with at least *k* scored episodes.
