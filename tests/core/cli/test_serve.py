@@ -44,9 +44,13 @@ def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
         "48",
         "--reward",
         "mean",
+        "--warm",
+        "6",
     ]
     _, (settings,) = run(monkeypatch, "x", *options)
-    assert settings == server_main.Settings(Path("x"), "mean", "process", 48, "0.0.0.0", 0)
+    assert settings == server_main.Settings(
+        Path("x"), reward="mean", sandbox="process", max_concurrent_envs=48, warm=6, host="0.0.0.0", port=0
+    )
 
 
 def test_the_environment_sets_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,8 +36,8 @@ def test_signatures() -> None:
     }  # fmt: skip
     local = inspect.signature(AgentEnv.local).parameters
     assert {name: p.default for name, p in local.items() if name != "bundle"} == {
-        "split": "all", "reward": None, "sandbox": None, "max_concurrent_envs": 8, "tool_timeout": 60,
-        "reset_timeout": 600,
+        "split": "all", "reward": None, "sandbox": None, "max_concurrent_envs": 8, "warm": None,
+        "tool_timeout": 60, "reset_timeout": 600,
     }  # fmt: skip
 
 
