@@ -125,7 +125,9 @@ async def _file(server: Deployment, file: Any) -> Seed:
     what = f"data/get of the env {server.env.name!r}"
     file = file if isinstance(file, dict) else {}
     address = str(file.get("uri") or "")
-    name = posixpath.basename(str(file.get("name") or urlsplit(address).path)) or f"{server.card.name}.bin"
+    name = posixpath.basename(str(file.get("name") or unquote(urlsplit(address).path)))
+    if name in ("", ".", ".."):
+        name = f"{server.card.name}.bin"
     if isinstance(file.get("bytes"), str):
         try:
             return Seed(name, base64.b64decode(file["bytes"], validate=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
@@ -36,12 +36,14 @@ class TeardownSandboxes(TaskStep):
     agent_names: list[str] = Field(default_factory=list)
     env_ids: list[str] = Field(default_factory=list)
     sandbox_names: list[str] = Field(default_factory=list)
-    fail_task_on_error: Literal[False] = False
+    fail_task_on_error: bool = False
 
     @model_validator(mode="after")
     def _names_something(self) -> TeardownSandboxes:
         if not (self.agent_names or self.env_ids or self.sandbox_names):
             raise ValueError("name what to end: agent_names, env_ids or sandbox_names")
+        if self.fail_task_on_error:
+            raise ValueError("fail_task_on_error can't be true here: ending sandboxes never fails a task")
         return self
 
     async def run(self, run: RunContext) -> None:

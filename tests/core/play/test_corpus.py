@@ -5,7 +5,8 @@ A table of ``plays.toml`` is named after a task and may hold:
 ``turns``
     One table for each turn, in order: ``calls``, a list of ``[tool, arguments]``, with a third item for a text that
     the answer must hold, be it an error or not; ``offered``, the tools that the turn must offer; ``prompt`` and
-    ``system_prompt``, what it must ask; and ``reply``. A turn that is not in the list, or has an empty table, calls nothing.
+    ``system_prompt``, what it must ask; and ``reply``. A turn that isn't in the list, or has an empty table, calls
+    nothing.
 ``scores``
     What the run must score, step by step.
 ``agents``, ``seed``
