@@ -237,7 +237,7 @@ class Runner:
         }
         for order in spec.orders(self.host.provider.capabilities.max_ttl):
             image = order.image
-            name = image.ref if image.context is None else f"{image.dockerfile} of {image.context.name}"
+            name = image.ref if image.context is None else f"of {image.context.name}/{image.dockerfile}"
             found[f"the image {name}"] = partial(self.image, image)
         return found
 

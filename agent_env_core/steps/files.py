@@ -243,10 +243,12 @@ def _unpacked(archive: tarfile.TarFile, base: str, links: bool) -> dict[str, Fil
     files: dict[str, File] = {}
     left = MAX_BYTES
     for member in archive:
-        path = inner(member.name, base) if member.name not in (".", "./") else "."
-        if member.issym() and links:
+        if not (member.isreg() or member.islnk() or (member.issym() and links)):
+            continue
+        path = inner(member.name, base)
+        if member.issym():
             files[path] = File(path, b"", link=member.linkname)
-        elif member.isreg() or member.islnk():
+        else:
             left -= member.size
             if left < 0:
                 raise EpisodeError("setup", f"the files in {base} are more than {MAX_BYTES >> 20} MiB")
