@@ -36,6 +36,9 @@ ALLOW_VARIABLE = "AGENT_ENV_PLUGINS"
 #: Names of ours that may not be installed yet, and the extra that brings each.
 OUR_EXTRAS: Mapping[str, str] = {"docker": "docker", "process": "process", "grpo": "trl"}
 
+LISTED = 12
+"""How many names a message lists at most."""
+
 Status = Literal["unloaded", "loaded", "failed", "conflict", "blocked"]
 
 KINDS: Mapping[str, str] = {
@@ -247,7 +250,12 @@ class Plugins:
             return PluginError(f"the {kind} {name!r} isn't installed: {extra}")
         known = self.known(kind)
         close = difflib.get_close_matches(name[:200], known, n=1, cutoff=0.6)
-        fix = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
+        if close:
+            fix = f"did you mean {close[0]!r}?"
+        elif len(known) <= LISTED:
+            fix = f"known: {', '.join(known) or 'none'}"
+        else:
+            fix = "correct it, or install the plugin that brings it; `agent-env plugins` lists what is here"
         return PluginError(f"there is no {kind} {name!r}", fix)
 
     def known(self, kind: str) -> list[str]:

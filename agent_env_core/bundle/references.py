@@ -216,7 +216,7 @@ class Names:
         if meant := nearest(value, here) if self._guesses >= 0 else "":
             fix = f"did you mean {meant!r}?"
         else:
-            fix = f"add it under {FOLDERS[kind][0]}/, which has: {listed(here)}"
+            fix = f"add it under {FOLDERS[kind][0]}/" + (f", which has: {listed(here)}" if here else "")
             if hint := self.elsewhere.hint(kind, value) if self.elsewhere else "":
                 fix += f"; or {hint}"
         return Lost(f"{kind} {quote(value)} is not in this bundle", fix)

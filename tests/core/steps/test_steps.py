@@ -145,7 +145,7 @@ def test_every_type_declares_its_references():
         "prompt_agent": {"snapshot_config.env_id"},
         "env_outcome_verifier": {"env_id", "file_artifact_id"},
     }
-    with pytest.raises(PluginError, match="there is no step type 'telepathy'; known: .*apply_server_config"):
+    with pytest.raises(PluginError, match="there is no step type 'telepathy'; correct it, or install the plugin"):
         declaration("telepathy")
 
 
