@@ -100,7 +100,9 @@ class Results:
             _write(self.folder / RUN, {"format_version": FORMAT_VERSION, **settings})
             return
         others = [
-            f"{key} {before.get(key)!r}, now {settings[key]!r}" for key in BOUND if before.get(key) != settings[key]
+            f"{key} {before.get(key)!r}, now {settings.get(key)!r}"
+            for key in BOUND
+            if before.get(key) != settings.get(key)
         ]
         if others:
             raise ResultsError(f"{self.folder} holds another evaluation: it was made with {'; '.join(others)}")
