@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_env_core.errors import EpisodeError, Phase, episode_error
+from agent_env_core.play.bash import KILL_SECONDS
 
 if TYPE_CHECKING:
     from agent_env_core.play.episode import Episode
@@ -114,13 +115,16 @@ class Rollout:
             f"{name} didn't answer within {seconds:g}s, and the episode ended, since what the call does may still be"
             " under way"
         )
-        return await self._within(self._called(name, arguments), seconds, "tool", missed)
+        ends_itself = any(tool.name == name and not tool.server for tool in self.offered)
+        # a command that is ended at its deadline is an answer, if it is given the time to end; for an env's tool the
+        # deadline, and the words for it, are those kept here
+        inner, outer = (seconds, seconds + KILL_SECONDS) if ends_itself else (seconds + 10, seconds)
+        return await self._within(self._called(name, arguments, inner), outer, "tool", missed)
 
-    async def _called(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def _called(self, name: str, arguments: Mapping[str, Any], seconds: float) -> ToolResult:
         assert self.turn is not None
         async with self.turn.tools() as tools:
-            # the turn's own limit is the longer one: the deadline, and the words for it, are those kept here
-            return await tools.call(name, arguments, timeout=self.deadlines.tool + 10)
+            return await tools.call(name, arguments, timeout=seconds)
 
     async def end(self, response: str | None) -> Turn | dict[str, float]:
         """Ends the open turn: returns the next one, or the scores.
