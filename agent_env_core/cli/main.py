@@ -8,7 +8,9 @@ import click
 
 from agent_env_core import integrity
 from agent_env_core.cli.doctor import doctor
+from agent_env_core.cli.gc import gc
 from agent_env_core.cli.plugins import plugins as plugins_command
+from agent_env_core.cli.ps import ps
 from agent_env_core.cli.run import run
 from agent_env_core.cli.sandbox import sandbox
 from agent_env_core.cli.serve import serve
@@ -71,5 +73,5 @@ def main(ctx: click.Context, debug: bool) -> None:
         integrity.check()
 
 
-for _command in (doctor, plugins_command, run, sandbox, serve, validate):
+for _command in (doctor, gc, plugins_command, ps, run, sandbox, serve, validate):
     main.add_command(_command)

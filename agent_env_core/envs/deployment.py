@@ -16,6 +16,7 @@ from agent_env_core.envs.http import MAX_BODY, Answer, TooLarge, fetch
 from agent_env_core.envs.images import PreparedImage
 from agent_env_core.errors import EpisodeError, Gone, Phase, SandboxError, describe, episode_error
 from agent_env_core.sandbox.contract import SandboxSpec
+from agent_env_core.sandbox.leases import ENV_LABEL
 
 if TYPE_CHECKING:
     from agent_env_core.bundle import Env
@@ -166,6 +167,7 @@ def sandbox_spec(
         env=variables,
         ports=(PORT,),
         port_env={"MCP_PORT": PORT},
+        labels={ENV_LABEL: env.name},
     )
 
 

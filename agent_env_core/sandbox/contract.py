@@ -255,6 +255,35 @@ class KnowsImageCommand(Protocol):
         """ENTRYPOINT and CMD of a prepared image as one argv; empty where it has neither."""
 
 
+@dataclass(frozen=True)
+class Unused:
+    """Something that agent-env made to start sandboxes from, and that none uses now: an image, an entry of a cache.
+
+    Attributes:
+        id: The provider's name for it.
+        what: What it is, in words, with the name of what it was made from where that is known.
+        size: Bytes that removing it frees, about; None where the provider can't say.
+    """
+
+    id: str
+    what: str
+    size: int | None = None
+
+
+@runtime_checkable
+class Prunable(Protocol):
+    """Optional power: what was prepared for sandboxes, and isn't used, can be found and removed.
+
+    Only what agent-env itself made is ever named or removed, never what others keep in the same place.
+    """
+
+    async def unused(self) -> Sequence[Unused]:
+        """What no sandbox uses at this moment, and no build under way does."""
+
+    async def prune(self, id: str) -> bool:
+        """Removes one of :meth:`unused`; False where it is gone, or used again. What is needed is prepared anew."""
+
+
 def refuse_unsupported(name: str, capabilities: Capabilities, spec: SandboxSpec) -> None:
     """Refuses a spec that goes past a provider's capabilities. Every provider calls it first in ``create``.
 

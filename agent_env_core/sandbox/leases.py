@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 RUN_LABEL = "agent-env.run"
 OWNER_LABEL = "agent-env.owner"
 EXPIRES_LABEL = "agent-env.expires"
+CREATED_LABEL = "agent-env.created"
+ENV_LABEL = "agent-env.env"
+"""The env's name, where the sandbox is an env's; for people only."""
 
 EXPIRY_GRACE = 60.0
 """Seconds past a lease's end before anyone else acts on it: room for clocks that differ and for a late renewal."""
@@ -87,6 +90,7 @@ def lease_labels(owner: Owner, run_id: str, ttl: float, *, now: float | None = N
     return {
         RUN_LABEL: run_id,
         OWNER_LABEL: str(owner),
+        CREATED_LABEL: expires_label(0, now=now),
         EXPIRES_LABEL: expires_label(ttl, now=now),
     }
 
@@ -98,8 +102,17 @@ def expires_label(ttl: float, *, now: float | None = None) -> str:
 
 def expiry(labels: Mapping[str, str]) -> float | None:
     """When a lease ends, in epoch seconds; None where the labels don't say."""
+    return _moment(labels, EXPIRES_LABEL)
+
+
+def creation(labels: Mapping[str, str]) -> float | None:
+    """When a lease began, in epoch seconds; None where the labels don't say."""
+    return _moment(labels, CREATED_LABEL)
+
+
+def _moment(labels: Mapping[str, str], label: str) -> float | None:
     try:
-        return float(labels[EXPIRES_LABEL])
+        return float(labels[label])
     except (KeyError, ValueError):
         return None
 
@@ -114,9 +127,7 @@ def why_expired(info: SandboxInfo, *, now: float | None = None) -> str | None:
 def why_reapable(info: SandboxInfo, *, now: float | None = None) -> str | None:
     """Why ``info`` may be reaped by anybody, or None where it must be left alone."""
     owner = Owner.parse(info.labels.get(OWNER_LABEL, ""))
-    if owner is None:  # not made by a host of ours: not ours to take
-        return None
-    if owner_is_dead(owner):
+    if owner is not None and owner_is_dead(owner):
         return f"its owner, process {owner.pid}, is dead"
     return why_expired(info, now=now)
 

@@ -50,7 +50,11 @@ def test_help_lists_the_commands() -> None:
     assert code == 0
     assert [line.split()[0] for line in out.partition("Commands:\n")[2].splitlines()] == [
         "doctor",
+        "gc",
         "plugins",
+        "ps",
+        "run",
+        "sandbox",
         "serve",
         "validate",
     ]

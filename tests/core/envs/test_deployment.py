@@ -199,6 +199,7 @@ def test_what_a_sandbox_is_asked_for():
     assert (spec.image, spec.command, spec.ttl, spec.cpu, spec.memory_mb) == ("ref", ("serve",), 60.0, 2.0, 512)
     assert spec.env == {"MCP_HOST": "0.0.0.0", "ENVIRONMENT_NAME": "quay", "SERVICE_NAME": "quay"}
     assert (spec.ports, spec.port_env) == ((18765,), {"MCP_PORT": 18765})
+    assert spec.labels == {"agent-env.env": "q"}
 
 
 def test_a_server_without_gateway_gets_a_database_of_its_own_where_files_are_private():

@@ -101,7 +101,12 @@ def test_a_lease_ends_only_after_the_grace():
 
 
 def test_what_carries_no_lease_is_not_ours():
-    assert why_reapable(SandboxInfo("x", {EXPIRES_LABEL: "0"})) is None
+    assert why_reapable(SandboxInfo("x", {"somebody.else": "0"})) is None
+
+
+def test_a_lease_without_an_owner_ends_with_its_time():
+    assert "lease ended" in why_reapable(SandboxInfo("x", {EXPIRES_LABEL: "0"}))
+    assert why_reapable(SandboxInfo("x", {EXPIRES_LABEL: "99999999999"})) is None
 
 
 def test_a_living_owners_sandbox_is_left_alone_and_a_dead_ones_is_not():

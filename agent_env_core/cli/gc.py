@@ -1,0 +1,91 @@
+"""``agent-env gc``: ends what dead runs left, and removes images that nothing uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from agent_env_core.cli.ps import provider_option, tell_silent
+
+if TYPE_CHECKING:
+    from agent_env_core.sandbox.contract import Unused
+
+MIB = 1 << 20
+
+
+@click.command()
+@provider_option
+@click.option("--images", is_flag=True, help="Also images and caches that agent-env made and no sandbox uses.")
+@click.option("--yes", is_flag=True, help="Do it; without this, only what would be done is shown.")
+def gc(names: tuple[str, ...], images: bool, yes: bool) -> None:
+    """End sandboxes whose owner is dead or whose lease is over. What belongs to a living process is never touched.
+
+    Exits with 1 if something could not be ended or removed, or a provider could not be asked.
+    """
+    failed = _sandboxes(names, yes)
+    if images:
+        failed = _images(names, yes) or failed
+    if not yes:
+        click.echo("nothing was changed; --yes does it")
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+def _sandboxes(names: tuple[str, ...], yes: bool) -> bool:
+    """Ends or shows sandboxes; says whether something stayed that shouldn't."""
+    from agent_env_core.sandbox.survey import look, sweep
+
+    if not yes:
+        survey = look(names)
+        doomed = [found for found in survey.found if found.why]
+        _each(f"would end {found.provider} sandbox {found.id[:16]}: {found.why}" for found in doomed)
+        left = len(survey.found) - len(doomed)
+        click.echo(f"{_number(len(doomed), 'sandbox', 'es')} to end, {left} in use")
+        tell_silent(survey.silent)
+        return bool(survey.silent)
+    done, silent = sweep(names)
+    for name, reaped in done.items():
+        _each(f"ended {name} sandbox {id[:16]}: {reason}" for id, reason in reaped.killed.items())
+        for id, reason in reaped.failed.items():
+            click.echo(f"could not end {name} sandbox {id}: {reason}", err=True)
+    click.echo(f"{_number(sum(len(reaped.killed) for reaped in done.values()), 'sandbox', 'es')} ended")
+    tell_silent(silent)
+    return bool(silent) or any(reaped.failed for reaped in done.values())
+
+
+def _images(names: tuple[str, ...], yes: bool) -> bool:
+    """Removes or shows what isn't used; says whether something stayed that shouldn't."""
+    from agent_env_core.sandbox.survey import prune, unused
+
+    found, silent = unused(names)
+    failed: dict[str, str] = {}
+    for name, things in found.items():
+        if yes:
+            failed |= prune(name, [thing.id for thing in things])
+        _each(
+            f"{'removed' if yes else 'would remove'} {name} {thing.what}{_size([thing])}"
+            for thing in things
+            if thing.id not in failed
+        )
+    for id, reason in failed.items():
+        click.echo(f"could not remove {id}: {reason}", err=True)
+    gone = [thing for things in found.values() for thing in things if thing.id not in failed]
+    click.echo(f"{_number(len(gone), 'image')} {'removed' if yes else 'to remove'}{_size(gone)}")
+    tell_silent(silent)
+    return bool(silent or failed)
+
+
+def _each(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _number(count: int, thing: str, plural: str = "s") -> str:
+    return f"{count} {thing}{'' if count == 1 else plural}"
+
+
+def _size(things: Iterable[Unused]) -> str:
+    sizes = [thing.size for thing in things if thing.size is not None]
+    return f", {sum(sizes) / MIB:.0f} MiB" if sizes else ""

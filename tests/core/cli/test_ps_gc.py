@@ -1,0 +1,153 @@
+"""``agent-env ps`` and ``agent-env gc``, over fakes in the place of the installed providers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from agent_env_core.cli.main import main
+from agent_env_core.cli.ps import span
+from agent_env_core.errors import ConfigError, Unavailable
+from agent_env_core.sandbox import survey
+from agent_env_core.sandbox.contract import Image, SandboxSpec, Unused
+from agent_env_core.sandbox.leases import Owner, lease_labels
+from agent_env_core.testing.fake import FakeProvider
+
+ALIVE = Owner.current()
+DEAD, ELSEWHERE = replace(ALIVE, start="1"), replace(ALIVE, host="other-00000000")
+
+
+class Broken(FakeProvider):
+    """A provider whose engine is away."""
+
+    def list(self, labels: Mapping[str, str]) -> Any:
+        raise ConfigError("no engine here; start it")
+
+
+class Hoarder(FakeProvider):
+    """A provider that keeps images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images = {"one": Unused("one", "the image of env 'a'", 300 << 20), "two": Unused("two", "a cache")}
+        self.stuck = ""
+
+    async def unused(self) -> Sequence[Unused]:
+        return tuple(self.images.values())
+
+    async def prune(self, id: str) -> bool:
+        if id == self.stuck:
+            raise Unavailable("it is being built")
+        return self.images.pop(id, None) is not None
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs a command over these providers."""
+
+    def run(command: str, **providers: FakeProvider) -> Result:
+        class Known:
+            def known(self, kind: str) -> list[str]:
+                return list(providers)
+
+            def sandbox_provider(self, name: str) -> Any:
+                return lambda config: providers[name]
+
+        monkeypatch.setattr(survey, "plugins", Known)
+        return CliRunner().invoke(main, command.split())
+
+    return run
+
+
+@pytest.fixture
+def fake() -> FakeProvider:
+    """One sandbox of a living owner, one of a dead one, one of another machine, and one whose lease is over."""
+    fake = FakeProvider()
+
+    async def furnish() -> None:
+        image = await fake.prepare(Image(ref="registry.example/x:1"))
+        for run, owner, left in (("a", ALIVE, 7200), ("b", DEAD, 60), ("c", ELSEWHERE, 60), ("d", ELSEWHERE, -600)):
+            labels = {**lease_labels(owner, run, left), "agent-env.env": f"env-{run}"}
+            box = await fake.create(SandboxSpec(image, 60, labels=labels))
+            box._timer.cancel()  # its loop ends here
+
+    asyncio.run(furnish())
+    return fake
+
+
+def test_what_there_is_and_whose(call: Callable[..., Result], fake: FakeProvider) -> None:
+    result = call("ps", here=fake)
+    assert result.exit_code == 0
+    header, *rows = result.stdout.splitlines()
+    assert header.split()[:4] == ["PROVIDER", "SANDBOX", "RUN", "ENV"]
+    assert [row.split()[1:4] for row in rows] == [[f"fake-{n}", r, f"env-{r}"] for n, r in enumerate("abcd", 1)]
+    assert "alive" in rows[0]
+    assert "2.0 h" in rows[0]
+    assert f"dead (its owner, process {DEAD.pid}, is dead)" in rows[1]
+    assert rows[2].endswith("unknown")
+    assert "unknown (its lease ended 6" in rows[3]
+
+
+def test_as_json(call: Callable[..., Result], fake: FakeProvider) -> None:
+    report = json.loads(call("ps --json", here=fake, away=Broken()).stdout)
+    assert report["format_version"] == 1
+    assert report["silent"] == {"away": "no engine here; start it"}
+    first = report["sandboxes"][0]
+    assert (first["id"], first["owner"], first["state"], first["why"]) == ("fake-1", str(ALIVE), "alive", "")
+
+
+def test_a_provider_that_cant_be_asked_is_named(call: Callable[..., Result]) -> None:
+    result = call("ps", here=FakeProvider(), away=Broken())
+    assert result.stdout == "there are no sandboxes\n"
+    assert result.stderr == "away can't be asked: no engine here; start it\n"
+
+
+def test_one_provider_alone(call: Callable[..., Result], fake: FakeProvider) -> None:
+    assert "away" not in call("ps --provider here", here=fake, away=Broken()).output
+
+
+def test_gc_is_dry_at_first(call: Callable[..., Result], fake: FakeProvider) -> None:
+    result = call("gc", here=fake)
+    assert result.exit_code == 0
+    assert fake.killed == 0
+    assert "would end here sandbox fake-2: its owner" in result.stdout
+    assert "2 sandboxes to end, 2 in use\nnothing was changed; --yes does it\n" in result.stdout
+
+
+def test_then_it_ends_what_is_nobodys(call: Callable[..., Result], fake: FakeProvider) -> None:
+    result = call("gc --yes", here=fake)
+    assert (result.exit_code, sorted(fake.sandboxes)) == (0, ["fake-1", "fake-3"])
+    assert "ended here sandbox fake-4: its lease ended" in result.stdout
+    assert result.stdout.endswith("2 sandboxes ended\n")
+
+
+def test_what_cant_be_ended_is_named_and_fails(call: Callable[..., Result], fake: FakeProvider) -> None:
+    fake.fault("kill", error=Unavailable("stuck"))
+    result = call("gc --yes", here=fake)
+    assert result.exit_code == 1
+    assert "could not end here sandbox fake-" in result.stderr
+    assert call("gc", away=Broken()).exit_code == 1
+
+
+def test_images(call: Callable[..., Result]) -> None:
+    hoarder = Hoarder()
+    result = call("gc --images", here=hoarder, plain=FakeProvider())
+    assert "would remove here the image of env 'a', 300 MiB\nwould remove here a cache\n" in result.stdout
+    assert "2 images to remove, 300 MiB" in result.stdout
+    assert len(hoarder.images) == 2
+    hoarder.stuck = "two"
+    result = call("gc --images --yes", here=hoarder)
+    assert (result.exit_code, list(hoarder.images)) == (1, ["two"])
+    assert "could not remove two: it is being built" in result.stderr
+    assert "1 image removed, 300 MiB" in result.stdout
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(None, "?"), (-1, "over"), (5, "5 s"), (120, "2 min"), (7200, "2.0 h")])
+def test_times(seconds: float | None, words: str) -> None:
+    assert span(seconds) == words
