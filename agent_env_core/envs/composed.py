@@ -32,7 +32,11 @@ async def compose(env: Env, step_id: str, children: Sequence[Deployment]) -> tup
     whole = Deployment(env, step_id, first.sandbox, card, "", {}, first.client, children=tuple(children))
     try:
         tools = await DirectTools.open(whole)
-        gateway = await Gateway.open(whole, tools)
+        try:
+            gateway = await Gateway.open(whole, tools)
+        except BaseException:
+            await tools.close()
+            raise
     except EpisodeError as exc:
         raise EpisodeError("deploy", f"the env {env.name!r}: {exc.reason}", retryable=exc.retryable) from exc
     whole.base_url = gateway.url

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -54,6 +55,7 @@ class McpSession:
             self._headers[ROLE_HEADER] = role
         self._ids = itertools.count(1)
         self._session: str | None = None
+        self._key = uuid.uuid4().hex  # names the caller's session to tools; a server may have no sessions of its own
 
     async def open(self) -> None:
         """Starts the session."""
@@ -85,7 +87,7 @@ class McpSession:
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Calls a tool and returns the result as the server gave it."""
-        meta = {key: value for key, value in ((ROLE_META, self._role), (SESSION_META, self._session)) if value}
+        meta = {key: value for key, value in ((ROLE_META, self._role), (SESSION_META, self._key)) if value}
         return await self._request("tools/call", {"name": name, "arguments": dict(arguments), "_meta": meta})
 
     async def close(self) -> None:

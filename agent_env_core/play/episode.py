@@ -211,7 +211,10 @@ class Episode:
             self._journal.tell("step_ended", step.phase, **told, seconds=spent, **({"error": error} if error else {}))
 
     def _failed(self, failed: FailedStep) -> None:
-        entry = {"step_id": failed.step_id, "error": describe(failed.error), "is_fatal": failed.fatal}
+        kind = next(step.type for step in self.spec.steps if step.id == failed.step_id)
+        cause = failed.error.__cause__ or failed.error
+        entry = {"step_id": failed.step_id, "step_type": kind, "is_fatal": failed.fatal}
+        entry |= {"error": describe(failed.error), "error_type": type(cause).__name__}
         entry |= {"started_at_utc": failed.started_at.isoformat(), "duration_seconds": failed.seconds}
         entry |= {"is_retried": True} if failed.retried else {}
         self.run.note("failed_steps", entry)

@@ -19,6 +19,17 @@ from agent_env_core.envs.session import open_tools
 from agent_env_core.errors import EpisodeError, Gone
 from agent_env_core.sandbox.contract import Endpoint
 
+
+class Key:
+    """Equal to any key of a session."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and len(other) == 32
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+KEY = Key()
 Answer = Callable[[dict[str, Any]], Any]
 TOOL = {"name": "add", "description": "Adds.", "inputSchema": {"type": "object"}}
 
@@ -114,7 +125,7 @@ async def test_one_session_a_turn_with_role_and_headers(deploy: Callable[..., De
     assert server.sent[3]["params"] == {
         "name": "add",
         "arguments": {"n": 1},
-        "_meta": {"agentenv.io/role": "planner", "agentenv.io/session": "s1"},
+        "_meta": {"agentenv.io/role": "planner", "agentenv.io/session": KEY},
     }
     assert server.requests[-1].method == "DELETE"
     assert {request.headers["X-Token"] for request in server.requests} == {"t"}
@@ -129,7 +140,7 @@ async def test_no_role_sends_none(deploy: Callable[..., Deployment]):
     tools = await open_tools([deploy(server)], None)
     await tools.call("add")
     assert "AgentEnv-Role" not in server.requests[-1].headers
-    assert server.sent[-1]["params"]["_meta"] == {"agentenv.io/session": "s1"}
+    assert server.sent[-1]["params"]["_meta"] == {"agentenv.io/session": KEY}
     assert server.sent[-1]["params"]["arguments"] == {}
 
 
