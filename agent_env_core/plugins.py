@@ -237,9 +237,10 @@ class Plugins:
         self._things[kind, name] = things[name]
         return things[name]
 
-    def claimed(self, name: str) -> bool:
-        """Whether an entry point bears the name, usable or not."""
-        return any(entry.group == NAMED_GROUP and entry.name == name for entry in self.entries)
+    def owner(self, name: str) -> str | None:
+        """The distribution whose entry point bears the name, usable or not; None where there is none."""
+        claims = [entry.distribution for entry in self.entries if entry.group == NAMED_GROUP and entry.name == name]
+        return CORE if CORE in claims else next(iter(claims), None)
 
     def _absent(self, kind: str, name: str, claims: list[Entry]) -> PluginError:
         if claims:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from agent_env_core.bundle.references import Reference, StepDeclaration
-from agent_env_core.errors import EpisodeError, Phase, PluginError
+from agent_env_core.errors import EpisodeError, Phase
 from agent_env_core.models import ModelSettings
-from agent_env_core.plugins import plugins
+from agent_env_core.plugins import CORE, plugins
 from agent_env_core.steps.context import RunContext
 from agent_env_core.steps.placed import Plan, SandboxOrder
 from agent_env_core.verifiers.aggregate import aggregate
@@ -40,7 +40,8 @@ class TaskStep(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
     references: ClassVar[tuple[Reference, ...]] = ()
-    """The fields that name entities of the bundle; the reader turns them into ids."""
+    """The fields that name entities of the bundle; the reader turns them into ids. A plugin's class that has none says
+    so by setting it empty: without it, a text of its steps that is the name of an entity is taken for a mistake."""
     phase: ClassVar[Phase] = "setup"
     """Where in an episode's life its failures and its time belong."""
 
@@ -180,11 +181,9 @@ def declaration(type_name: str) -> StepDeclaration:
     Raises:
         PluginError: There is no such type, or its plugin is broken.
     """
-    try:
-        step = plugins().step_type(type_name)
-    except PluginError:
-        if type_name in LATER and not plugins().claimed(type_name):
-            unsupported = "is part of the format, and not supported by this version"
-            return StepDeclaration(type_name, unsupported=unsupported)
-        raise
-    return StepDeclaration(type_name, step.references, step.faults)
+    owner = plugins().owner(type_name)
+    if owner is None and type_name in LATER:
+        return StepDeclaration(type_name, unsupported="is part of the format, and not supported by this version")
+    step = plugins().step_type(type_name)
+    says = owner == CORE or any("references" in vars(base) for base in step.__mro__ if base is not TaskStep)
+    return StepDeclaration(type_name, step.references if says else None, step.faults)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from agent_env_core.bundle import Reference
 from agent_env_core.plugins import CORE, plugins
+from agent_env_core.steps import base
+from agent_env_core.steps.base import TaskStep
 
 ENV = Reference("env_id", "env")
 UNIVERSE = "file_artifact_universe"
@@ -62,3 +66,39 @@ BUILT_IN = sorted(
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_step_type_declares_the_references_of_the_format(name):
     assert set(plugins().step_type(name).references) == set(FORMAT.get(name, ()))
+
+
+class Silent(TaskStep):
+    """Doesn't say what it names."""
+
+
+class Says(Silent):
+    """Names nothing, and says so."""
+
+    references = ()
+
+
+class Inherits(Says):
+    """Has it from the class above."""
+
+
+@pytest.mark.parametrize(
+    ("owner", "step", "want"),
+    [("acme", Silent, None), ("acme", Says, ()), ("acme", Inherits, ()), (CORE, Silent, ())],
+)
+def test_only_a_plugins_class_that_does_not_say_is_silent(monkeypatch, owner, step, want):
+    known = SimpleNamespace(owner=lambda name: owner, step_type=lambda name: step)
+    monkeypatch.setattr(base, "plugins", lambda: known)
+    assert base.declaration("x").references == want
+
+
+def test_a_later_type_that_a_plugin_brings_is_the_plugins(monkeypatch):
+    known = SimpleNamespace(owner=lambda name: "acme", step_type=lambda name: Says)
+    monkeypatch.setattr(base, "plugins", lambda: known)
+    assert base.declaration("peer_agents").unsupported == ""
+
+
+def test_what_a_plugins_step_names_and_nobody_rewrites_is_a_problem(garden):
+    garden.write("tasks/t.json", [{"id": "x", "type": "silent", "target": "garden"}])
+    (problem,) = garden.problems()
+    assert problem.message == "target: 'garden' names an env of this bundle"
