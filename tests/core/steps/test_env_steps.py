@@ -160,7 +160,7 @@ def triggers(*actions: Any, **changes: Any) -> dict[str, Any]:
         ("register_env_triggers", triggers(id=None), "triggers.0.id: Input should be a valid string"),
         ("register_env_triggers", triggers(when={"type": "x"}), "triggers.0.when.type: Input should be 'action'"),
         ("register_env_triggers", triggers(when={**WHEN, "where": {"a": 1}}), "triggers.0.when.where.a"),
-        ("register_env_triggers", triggers(when={**WHEN, "where": {"a": {}}}), "when.where: a: must be an object with one"),
+        ("register_env_triggers", triggers(when={**WHEN, "where": {"a": {}}}), "where: a: must be an object"),
         ("register_env_triggers", triggers({"type": "tool"}), "triggers.0.actions.0: a tool action names its tool"),
         ("register_env_triggers", triggers(barrier={"at": "later"}), "triggers.0.barrier.at"),
         ("register_env_triggers", triggers({**ACT, "args": {"y": "${ args.z }"}}), "args: '${ args.z }' is no placeh"),
