@@ -17,6 +17,7 @@ DECLARATIONS = {
     for declaration in (
         StepDeclaration("deploy_env", (Reference("env_id", "env", pin="env_version"),)),
         StepDeclaration("deploy_agent", (Reference("env_ids", "env", many=True), Reference("a2a_agent_id", "agent"))),
+        StepDeclaration("apply_server_config", (Reference("env_id", "env"),)),
         StepDeclaration("prompt_agent", (Reference("snapshot_config.env_id", "env"),)),
         StepDeclaration(
             "env_outcome_verifier",
