@@ -40,6 +40,7 @@ MOST_KEPT = 16
 @click.option(
     "--max-turns", default=100, type=click.IntRange(1), help="Answers that one prompt may take, tools between."
 )
+@click.option("--end-turn", is_flag=True, help="Offer the tool end_turn, as in training.")
 @click.option(
     "--seed", "seeds", multiple=True, metavar="KEY=VALUE", help="Replace <KEY> in the tasks; may be repeated."
 )

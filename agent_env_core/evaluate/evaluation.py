@@ -69,6 +69,7 @@ class Evaluation:
         concurrency: How many episodes at once.
         params: Fields of every request to the model.
         max_answers: Answers that one turn may take.
+        end_turn: Whether to offer the tool ``end_turn``, as trainers do.
         reward: The one score to count, as ``serve --reward`` has it; by default the only score, or the mean of all.
         keep: Whether to leave deployments standing until the runner is closed.
         on_end: Told of each row as it is written.
@@ -90,6 +91,7 @@ class Evaluation:
         concurrency: int = CONCURRENCY,
         params: Mapping[str, Any] | None = None,
         max_answers: int = MAX_ANSWERS,
+        end_turn: bool = False,
         reward: str | None = None,
         keep: bool = False,
         on_end: Callable[[Row], None] = lambda row: None,
@@ -104,6 +106,7 @@ class Evaluation:
         self._slots = asyncio.Semaphore(concurrency)
         self._params = dict(params or {})
         self._max_answers = max_answers
+        self._end_turn = end_turn
         self._rewards = {task_id: combiner(reward, spec) for task_id, spec in plan.specs.items()}
         self._keep = keep
         self._on_end = on_end
@@ -153,7 +156,7 @@ class Evaluation:
             row.error = told(episode_error(exc, "turn"))
             self._ended(row)
             return
-        running = Running(task.name, at, Player(spec, model, self._params, self._max_answers))
+        running = Running(task.name, at, Player(spec, model, self._params, self._max_answers, self._end_turn))
         self.running.append(running)
         try:
             await self._play(row, running, runner)

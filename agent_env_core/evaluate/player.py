@@ -13,11 +13,12 @@ from agent_env_core.envs.results import ToolResult
 from agent_env_core.errors import ContextTooLong, episode_error
 from agent_env_core.evaluate.record import Stopped, ToolUse, TurnRecord
 from agent_env_core.models import Completion, Message, ToolCall
+from agent_env_core.play.end_turn import END_TURN
 from agent_env_core.steps.prompt_agent import PromptAgent
 
 if TYPE_CHECKING:
     from agent_env_core.play.spec import EpisodeSpec
-    from agent_env_core.play.turn import Tool, Turn, TurnTools
+    from agent_env_core.play.turn import Turn, TurnTools
 
 MAX_ANSWERS = 100
 """Answers a model may give in one turn, where neither the task nor the user says how many."""
@@ -54,6 +55,7 @@ class Player:
         model: Gives the answers.
         params: Fields of every request; they win over what the task's prompts ask for.
         max_answers: Answers a turn may take; a prompt's own ``max_turns`` wins where it is lower.
+        end_turn: Whether to offer the tool ``end_turn``, as trainers do. A model that learned it may call it anyhow.
         turns: The turns so far.
     """
 
@@ -61,6 +63,7 @@ class Player:
     model: Answers
     params: Mapping[str, Any] = field(default_factory=dict)
     max_answers: int = MAX_ANSWERS
+    end_turn: bool = False
     turns: list[TurnRecord] = field(default_factory=list)
     _histories: dict[tuple[str, str], list[Message]] = field(default_factory=dict)
 
@@ -118,13 +121,19 @@ class _Round:
         self._deadline = time.monotonic() + (player.spec.turn_timeout or self._timeout)
         self._params = {**(step.model_params if step else {}), **player.params}
         self._answers = min(player.max_answers, (step and step.max_turns) or player.max_answers)
+        self._offer_end = player.end_turn
+        self._can_end = True
+        self._ended: str | None = None  # the response of an end_turn
         self._form = _form(step.output_format) if step and step.output_format else None
 
     async def run(self) -> str:
         """Plays; returns the reply."""
         offered = await self._tools.list()
-        self._record.tools = [tool.name for tool in offered]
-        functions = [_function(tool) for tool in offered]
+        functions = [_function(tool.name, tool.description, tool.input_schema) for tool in offered]
+        self._can_end = all(tool.name != END_TURN["name"] for tool in offered)
+        if self._offer_end and self._can_end:
+            functions.append(_function(**END_TURN))
+        self._record.tools = [function["function"]["name"] for function in functions]
         reply = ""
         while True:
             last = self._record.answers + 1 >= self._answers
@@ -140,9 +149,11 @@ class _Round:
                 self._record.stopped = _stopped(answer.finish_reason)
                 return reply
             for call in answer.tool_calls:
-                use = await self._use(call) if not last else _unused(call, self._answers)
+                use = await self._use(call) if not last or self._is_end(call) else _unused(call, self._answers)
                 self._record.calls.append(use)
                 self._history.append({"role": "tool", "tool_call_id": call.id, "content": use.result})
+            if self._ended is not None:
+                return self._ended or reply
             if last:
                 self._record.stopped = "rounds"
                 return reply
@@ -174,20 +185,25 @@ class _Round:
         except (ValueError, RecursionError) as exc:
             said = f"{call.name} was not called: its arguments must be a JSON object, and {_why(exc)}"
             return ToolUse(call.name, call.arguments, "malformed", said)
+        if self._is_end(call):
+            self._ended = str(arguments.get("response") or "")
+            return ToolUse(call.name, arguments)
         began = time.monotonic()
         result = await self._tools.call(call.name, arguments, timeout=min(TOOL_TIMEOUT, self._left()))
         spent = time.monotonic() - began
         return ToolUse(call.name, arguments, result.failure, _shown(result), round(spent, 4))
+
+    def _is_end(self, call: ToolCall) -> bool:
+        return call.name == END_TURN["name"] and self._can_end
 
     def _left(self) -> float:
         """Seconds left of the turn; the episode ends it when there are none."""
         return max(0.1, self._deadline - time.monotonic())
 
 
-def _function(tool: Tool) -> dict[str, Any]:
-    schema = dict(tool.input_schema) or {"type": "object", "properties": {}}
-    function = {"name": tool.name, "description": tool.description, "parameters": schema}
-    return {"type": "function", "function": function}
+def _function(name: str, description: str, input_schema: Mapping[str, Any]) -> dict[str, Any]:
+    schema = dict(input_schema) or {"type": "object", "properties": {}}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
 
 
 def _form(output_format: Mapping[str, Any]) -> dict[str, Any]:

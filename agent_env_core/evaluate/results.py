@@ -17,7 +17,7 @@ from agent_env_core.errors import AgentEnvError
 from agent_env_core.evaluate.record import FORMAT_VERSION, Row
 
 RUN, EPISODES, SUMMARY = "run.json", "episodes.jsonl", "summary.json"
-BOUND = ("bundle_id", "model", "base_url", "params", "max_answers", "seed", "reward", "sandbox")
+BOUND = ("bundle_id", "model", "base_url", "params", "max_answers", "end_turn", "seed", "reward", "sandbox")
 """What must be the same for two parts of a run to be one."""
 
 

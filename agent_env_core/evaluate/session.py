@@ -40,6 +40,7 @@ class Settings:
             brings one. The models that judge and stand in for users, too.
         params: Fields of every request to the model that plays.
         max_answers: Answers that a turn may take.
+        end_turn: Whether to offer the tool ``end_turn``, as trainers do.
         sandbox: A provider's name, or several with commas; None is Docker, and for our own bundles ``process`` first.
         repeat: How often each task is played.
         concurrency: How many episodes at once.
@@ -56,6 +57,7 @@ class Settings:
     models: ModelSettings = field(default_factory=ModelSettings.from_env)
     params: Mapping[str, Any] = field(default_factory=dict)
     max_answers: int = MAX_ANSWERS
+    end_turn: bool = False
     sandbox: str | None = None
     repeat: int = 1
     concurrency: int = CONCURRENCY
@@ -157,6 +159,7 @@ class Session:
                 concurrency=self.settings.concurrency,
                 params={} if self._scripts else self.settings.params,
                 max_answers=self.settings.max_answers,
+                end_turn=self.settings.end_turn,
                 reward=self.settings.reward,
                 keep=self.settings.keep,
                 on_end=on_end,
@@ -202,6 +205,7 @@ class Session:
             "base_url": chat.base_url if chat else None,
             "params": dict(self.settings.params),
             "max_answers": self.settings.max_answers,
+            "end_turn": self.settings.end_turn,
             "sandbox": self.sandbox,
             "seed": dict(self.settings.seed),
             "reward": self.settings.reward,

@@ -25,6 +25,7 @@ from openenv.core.env_server.mcp_types import (
 from openenv.core.env_server.types import EnvironmentMetadata, Observation
 
 from agent_env_core.errors import EpisodeError
+from agent_env_core.play.end_turn import END_TURN
 from agent_env_core.server.catalog import NoSuchTask, Place
 from agent_env_core.server.models import EpisodeState, ResetObservation
 from agent_env_core.server.rollout import Deadlines, Rollout, tools_digest
@@ -37,14 +38,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-END_TURN = {
-    "name": "end_turn",
-    "description": "Ends your turn. Call it once you are done; what you reply to the task goes into the response.",
-    "input_schema": {
-        "type": "object",
-        "properties": {"response": {"type": "string", "description": "Your reply to the task."}},
-    },
-}
 ENDED = "the episode has ended; call reset"
 GRACE_SECONDS = 30.0
 """How much longer than an episode's own deadline a session's thread waits for the engine."""
