@@ -71,6 +71,7 @@ class Episode:
         self._delivered = 0
         self._waiting: set[asyncio.Future[None]] = set()
         self._deployments: list[tuple[Deployment, float]] = []
+        self._queued: dict[str, float] = {}
         self._placed: list[tuple[Sandbox, float]] = []
         self._closing: list[asyncio.Task[None]] = []
 
@@ -253,8 +254,10 @@ class Episode:
 
     async def _deploy(self, env: Env, step_id: str, options: DeployOptions) -> Deployment:
         def waited(seconds: float) -> None:
-            self._journal.took("queue", seconds)
-            self._journal.took("deploy", -seconds)  # the step's own time includes it
+            more = max(0.0, seconds - self._queued.get(step_id, 0.0))  # servers of one env stand in the queue together
+            self._queued[step_id] = self._queued.get(step_id, 0.0) + more
+            self._journal.took("queue", more)
+            self._journal.took("deploy", -more)  # the step's own time includes it
 
         deployment = await self._runner.deployer.deploy(env, step_id=step_id, options=options, waited=waited)
         self._deployments.append((deployment, options.ttl))

@@ -90,6 +90,7 @@ async def test_a_task_comes_to_what_its_script_says(stage: Stage, name: str):
                 assert await _play(episode, play) == play["scores"], episode.run.verifications
     finally:
         await episode.abandon("the test is over")
+    assert min(episode.timings.values()) >= 0, episode.timings
 
 
 def test_every_task_of_a_corpus_has_a_script():
