@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,7 +147,11 @@ async def test_a_tolerant_step_may_fail(make_bundle: Make, steps: Usual, open_ru
     episode = await begin(runner, "t")
     assert await play(episode, 3) == {"grade": 1.0}
     (failed,) = episode.run.metadata["failed_steps"]
-    assert (failed["step_id"], failed["is_fatal"]) == ("load", False)
+    assert (failed["step_id"], failed["step_type"], failed["is_fatal"]) == ("load", "apply_server_config", False)
+    assert failed["error_type"] == "EpisodeError"
+    assert "can't load {'bogus': 1}" in failed["error"]
+    assert failed["duration_seconds"] >= 0
+    assert datetime.fromisoformat(failed["started_at_utc"]).tzinfo is not None
 
 
 async def test_a_tolerant_prompt_does_not_score_an_env_in_an_unknown_state(
