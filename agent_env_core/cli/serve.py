@@ -39,7 +39,7 @@ def serve(
     warm: int | None,
     reward: str | None,
 ) -> None:
-    """Serve the tasks of BUNDLE, a folder, to trainers, until Ctrl-C or SIGTERM."""
+    """Serve the tasks of BUNDLE, a folder or an installed bundle, to trainers, until Ctrl-C or SIGTERM."""
     from agent_env_core.server.main import Settings
     from agent_env_core.server.main import serve as run
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def validate(bundle: str, as_json: bool) -> None:
     """Read BUNDLE, a folder or the name of an installed bundle, and list every problem in it; exit with 1 if any.
 
-    A task with a problem is left out when the bundle is served, and the others are served. A task that is sound and
-    prompts no agent, so that there is nothing to train, is told of too and is no problem.
+    A task with a problem is left out when the bundle is served, and the others are served. Told of too, and no problem:
+    sound tasks that a trainer can't play, and fields that nobody reads and that look like a misspelling.
     """
     from agent_env_core.bundle import load_bundle
     from agent_env_core.steps.base import declaration
@@ -33,7 +33,7 @@ def validate(bundle: str, as_json: bool) -> None:
             raise
         click.echo(json.dumps({"bundle": bundle, "problems": _rows(exc.problems)}, indent=2))
         raise click.exceptions.Exit(1) from exc
-    refused = _refused(loaded)
+    refused, ignored = _refused(loaded), _ignored(loaded)
     if as_json:
         report = {
             "bundle": bundle,
@@ -41,10 +41,11 @@ def validate(bundle: str, as_json: bool) -> None:
             "splits": {split: len(tasks) for split, tasks in loaded.splits().items()},
             "left_out": [task.name for task in loaded.left_out],
             "not_playable": {name: _rows(problems) for name, problems in refused.items()},
+            "ignored_fields": _rows(ignored),
         }
         click.echo(json.dumps(report, indent=2))
     else:
-        _print(loaded, refused)
+        _print(loaded, refused, ignored)
     if loaded.problems:
         raise click.exceptions.Exit(1)
 
@@ -62,6 +63,23 @@ def _refused(bundle: Bundle) -> dict[str, tuple[Problem, ...]]:
     return refused
 
 
+def _ignored(bundle: Bundle) -> list[Problem]:
+    """Fields of the tasks that were left out of account, where they look like others that would not have been."""
+    from agent_env_core.bundle.names import quote, show
+    from agent_env_core.steps.base import misspelt
+
+    return [
+        Problem(
+            f"tasks/{task.path.name}:{show(step['id'])}",
+            f"the field {quote(name)} is ignored",
+            f"did you mean {meant!r}?",
+        )
+        for task in bundle.tasks
+        for step in task.steps
+        for name, meant in misspelt(step).items()
+    ]
+
+
 def _rows(problems: Iterable[Problem]) -> list[dict[str, Any]]:
     rows = []
     for problem in problems:
@@ -70,7 +88,7 @@ def _rows(problems: Iterable[Problem]) -> list[dict[str, Any]]:
     return rows
 
 
-def _print(bundle: Bundle, refused: dict[str, tuple[Problem, ...]]) -> None:
+def _print(bundle: Bundle, refused: dict[str, tuple[Problem, ...]], ignored: list[Problem]) -> None:
     from agent_env_core.play.refusals import by_reason, few
 
     for problem in bundle.problems:
@@ -80,9 +98,12 @@ def _print(bundle: Bundle, refused: dict[str, tuple[Problem, ...]]) -> None:
     wrong = _count(len(bundle.problems), "problem") if bundle.problems else "no problems"
     left_out = f", {_count(len(bundle.left_out), 'task')} left out" if bundle.left_out else ""
     click.echo(f"{summary}{left_out}, {wrong}")
-    pairs = ((name, "; ".join(problem.message for problem in problems)) for name, problems in refused.items())
-    for reason, names in by_reason(pairs).items():
+    reasons = ((name, "; ".join(problem.message for problem in problems)) for name, problems in refused.items())
+    for reason, names in by_reason(reasons).items():
         click.echo(f"not for training: {few(names)}: {reason}")
+    fields = ((problem.place, f"{problem.message} ({problem.fix})") for problem in ignored)
+    for reason, places in by_reason(fields).items():
+        click.echo(f"ignored: {few(places)}: {reason}")
 
 
 def _count(number: int, what: str) -> str:

@@ -6,6 +6,7 @@ A plugin adds one by subclassing :class:`TaskStep` (or :class:`ScoringStep`) and
 
 from __future__ import annotations
 
+import difflib
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -161,6 +162,17 @@ def _line(error: Any) -> str:
         return message
     value = repr(error["input"])
     return f"{place}: {message[:1].lower()}{message[1:]}, not {value[:80]}{'…' if len(value) > 80 else ''}"
+
+
+def misspelt(step: Mapping[str, Any]) -> dict[str, str]:
+    """Fields of a step that its type doesn't know, by what they resemble: the format has such fields be ignored.
+
+    Args:
+        step: A step as the bundle reader leaves it.
+    """
+    known = plugins().step_type(step["type"]).model_fields
+    close = {name: difflib.get_close_matches(name, known, n=1, cutoff=0.85) for name in step if name not in known}
+    return {name: meant[0] for name, meant in close.items() if meant and meant[0] not in step}
 
 
 LATER = frozenset({

@@ -55,6 +55,22 @@ def test_every_problem_with_its_file(counter_bundle: Path, tmp_path: Path) -> No
     assert report["splits"]["all"] == json.loads(run(str(counter_bundle), "--json").stdout)["splits"]["all"] + 1
 
 
+def test_a_field_that_is_ignored_and_looks_misspelt(counter_bundle: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "odd"
+    shutil.copytree(counter_bundle, odd)
+    wait = {"id": "env", "type": "deploy_env", "env_id": "counter", "depend_on": [], "note": "x", "ttl_second": 9}
+    (odd / "tasks" / "aaa.json").write_text(json.dumps([wait, {**wait, "id": "more", "depends_on": []}]))
+    result = run(str(odd))
+    assert result.exit_code == 0, result.output
+    assert "ignored: tasks/aaa.json:env: the field 'depend_on' is ignored (did you mean 'depends_on'?)" in result.stdout
+    report = json.loads(run(str(odd), "--json").stdout)
+    assert [(row["step"], row["message"].split("'")[1]) for row in report["ignored_fields"]] == [
+        ("env", "depend_on"),
+        ("env", "ttl_second"),
+        ("more", "ttl_second"),
+    ]
+
+
 def test_problems_that_stop_the_whole_bundle(counter_bundle: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(counter_bundle, broken)
