@@ -90,7 +90,8 @@ async def load(server: Deployment, seed: Seed) -> None:
         EpisodeError: The file can't be staged, or the server doesn't take it.
     """
     address = await _stage(server, seed)
-    await call(server, "data/reset", {}, timeout=seed.timeout)
+    if serves(server, "data/reset"):
+        await call(server, "data/reset", {}, timeout=seed.timeout)
     part = {"kind": "file", "file": {"uri": address, "name": seed.name}}
     await call(server, "data/add", {"parts": [part]}, timeout=seed.timeout)
 

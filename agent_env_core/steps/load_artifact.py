@@ -153,11 +153,13 @@ class LoadArtifact(TaskStep):
     async def run(self, run: RunContext) -> None:
         """Loads it."""
         names = self._made(run) if self.artifact_from_step_id else list(self._named())
-        if self.env_id and all(_is_seed(run, name) for name in names) and names:
-            env = run.env_of(self.env_id, self.env_step_id)
-            for name in names:
-                await self._seed(env, _seeds(run, name))
-            return
+        if self.env_id:
+            seeds = [name for name in names if _is_seed(run, name)]
+            for name in seeds:
+                await self._seed(run.env_of(self.env_id, self.env_step_id), _seeds(run, name))
+            names = [name for name in names if name not in seeds]
+            if seeds and not names:
+                return
         files, usual = await self._files(run, names)
         place = await self._place(run)
         await put_files(place, self.destination_path or usual, files)

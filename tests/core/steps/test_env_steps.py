@@ -229,6 +229,16 @@ async def test_files_go_into_an_envs_sandbox(world: World):
     assert world.data_calls == []
 
 
+async def test_seeds_and_files_go_each_where_they_belong(world: World):
+    world.deploy("north", operations=["data/add"])
+    await step("load_artifact", artifacts=[{"id": "tree"}, {"id": "seed"}], env_id="north", destination_path="/x").run(
+        world.run
+    )
+    assert world.data_calls == [("north", "data/add")]  # what can't be reset isn't
+    assert world.boxes["north"].files["/data/s.json"] == b'{"from": "seed/s.json"}'
+    assert [argv[0] for argv in world.boxes["north"].commands] == ["pwd", "sh"]  # the tree travelled as an archive
+
+
 async def test_a_snapshot_is_loaded_by_its_name_and_by_its_step(world: World):
     world.deploy("both")
     await step("snapshot_env", env_id="both", snapshot_id="t/kept").run(world.run)
