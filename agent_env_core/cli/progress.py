@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -35,20 +35,32 @@ class Progress:
     def __init__(self, evaluation: Callable[[], Evaluation | None], *, live: bool | None = None) -> None:
         self._evaluation = evaluation
         self._live = sys.stderr.isatty() if live is None else live
+        self._above: Callable[[str], None] | None = None  # prints above the live table
 
-    def shown(self) -> AbstractContextManager[object]:
-        """While this is entered the live table is on the screen; what is printed goes above it."""
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """While this is entered the live table is on the screen, and what is said goes above it."""
         if not self._live:
-            return nullcontext()
+            yield
+            return
         from rich.console import Console
         from rich.live import Live
+        from rich.text import Text
 
         console = Console(stderr=True)
-        return Live(console=console, get_renderable=self._table, refresh_per_second=4, transient=True)
+        with Live(console=console, get_renderable=self._table, refresh_per_second=4, transient=True):
+            self._above = lambda line: console.print(Text.from_ansi(line), soft_wrap=True)
+            try:
+                yield
+            finally:
+                self._above = None
 
     def say(self, line: str) -> None:
         """A line about what is being done."""
-        click.echo(line, err=True)
+        if self._above is not None:
+            self._above(line)  # click would write past the table
+        else:
+            click.echo(line, err=True)
 
     def ended(self, row: Row) -> None:
         """A line about an episode that ended. Tasks that can't be played were told of before."""
@@ -56,7 +68,7 @@ class Progress:
             return
         evaluation = self._evaluation()
         done = f"{len(evaluation.episodes)}/{evaluation.planned}" if evaluation else ""
-        click.echo(line_of(row, done, width()), err=True)
+        self.say(line_of(row, done, width()))
 
     def _table(self) -> RenderableType:
         from rich.table import Table

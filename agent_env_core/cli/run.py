@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agent_env_core.evaluate.session import Session, Settings
     from agent_env_core.evaluate.summary import Summary
 
+MOST_LISTED = 10
 MOST_KEPT = 16
 """Episodes that ``--keep`` leaves standing at most."""
 
@@ -143,6 +144,10 @@ async def _check(session: Session, *, as_json: bool) -> int:
     else:
         episodes = len(playable) * session.settings.repeat
         click.echo(f"everything is ready: {episodes:,} episode{'s' * (episodes != 1)} would be played")
+        for name in playable[:MOST_LISTED]:
+            click.echo(f"  {name}")
+        if more := playable[MOST_LISTED:]:
+            click.echo(f"  and {len(more):,} more")
         if refused:
             click.echo(f"{len(refused):,} of {len(names):,} tasks can't be played here")
     return 1 if refused else 0
@@ -155,15 +160,15 @@ async def _play(session: Session, progress: Progress, fail_under: float | None, 
     async def hold(kept: Sequence[Kept]) -> None:
         told.summary()
         for one in kept:
-            click.echo(f"kept      {one.task}, env {one.env}: {one.url} (sandbox {one.sandbox})", err=True)
-        click.echo("The sandboxes stand until Ctrl-C.", err=True)
+            progress.say(f"kept      {one.task}, env {one.env}: {one.url} (sandbox {one.sandbox})")
+        progress.say("The sandboxes stand until Ctrl-C.")
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         held.append(True)
 
     held: list[bool] = []
     playing = asyncio.create_task(session.run(progress.ended, hold))
-    with _signals(playing) as signalled, progress.shown():
+    with _signals(playing, progress.say) as signalled, progress.shown():
         await asyncio.wait({playing})
     if playing.cancelled() or (signalled and not held):
         if session.summary is not None:
@@ -212,7 +217,7 @@ class _Told:
 
 
 @contextlib.contextmanager
-def _signals(playing: asyncio.Task[Any]) -> Iterator[list[int]]:
+def _signals(playing: asyncio.Task[Any], say: Callable[[str], None]) -> Iterator[list[int]]:
     """Has SIGINT and SIGTERM cancel a task; a second one ends the process, and the reaper what is left."""
     received: list[int] = []
 
@@ -220,7 +225,7 @@ def _signals(playing: asyncio.Task[Any]) -> Iterator[list[int]]:
         received.append(number)
         if len(received) > 1:
             os._exit(128 + number)
-        click.echo("stopping: tearing down (once more to leave that to the reaper)", err=True)
+        say("stopping: tearing down (once more to leave that to the reaper)")
         playing.cancel()
 
     loop = asyncio.get_running_loop()

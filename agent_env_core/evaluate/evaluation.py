@@ -209,7 +209,7 @@ class Evaluation:
         turns = running.player.turns
         row.episode_id = episode.id
         row.seconds = round(time.monotonic() - running.began, 3)
-        row.timings = {name: round(seconds, 4) for name, seconds in episode.timings.items()}
+        row.timings = {name: round(max(seconds, 0.0), 4) for name, seconds in episode.timings.items()}
         row.turns = turns
         row.usage = sum((turn.usage for turn in turns), Usage())
         row.answers = sum(turn.answers for turn in turns)

@@ -5,6 +5,7 @@ A row is written and synced as its episode ends, so a run that is killed loses t
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -44,6 +45,7 @@ class Results:
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, resume: bool = False) -> None:
         self.folder = folder
         self.rows: dict[tuple[str, int], dict[str, Any]] = {}
+        self._ours = False
         path = folder / EPISODES
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -66,8 +68,14 @@ class Results:
         self.close()
 
     def close(self) -> None:
-        """Closes the file. Idempotent."""
-        self._file.close()
+        """Closes the file. A folder in which nothing was recorded is cleared, so that it can be used again."""
+        if not self._file.closed:
+            if self._ours and os.fstat(self._file.fileno()).st_size == 0:
+                for name in (RUN, EPISODES, SUMMARY):
+                    (self.folder / name).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # it holds other things
+                    self.folder.rmdir()
+            self._file.close()
 
     def add(self, row: Row) -> None:
         """Writes a row; when this returns it is on disk."""
@@ -97,6 +105,7 @@ class Results:
             if before is not None or self._file.tell():
                 fix = "go on with it by --resume, or choose another --out"
                 raise ResultsError(f"{self.folder} holds an evaluation already: {fix}")
+            self._ours = True
             _write(self.folder / RUN, {"format_version": FORMAT_VERSION, **settings})
             return
         others = [
