@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_env_core.errors import AgentEnvError, BundleError, EpisodeRefused, describe
 from agent_env_core.server.limits import DEFAULT_SESSIONS
+from agent_env_core.verifiers.walls import hide
 
 if TYPE_CHECKING:
     from agent_env_core.server.catalog import Path, Reward
@@ -113,6 +114,7 @@ def serve(settings: Settings) -> int:
     level = logging.INFO if settings.ready_fd is None else logging.WARNING  # a trainer's terminal is the trainer's
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    hide()  # its environment holds the token and the keys of models
     teller = Teller(settings.ready_fd)
     stop = Stop()
     with stop.listening(settings.parent_fd):

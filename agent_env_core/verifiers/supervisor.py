@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from agent_env_core.verifiers import runner
+from agent_env_core.verifiers import runner, walls
 from agent_env_core.verifiers.wire import HEADER, MAX_FRAME, pack, unpack
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -86,6 +86,7 @@ def _become_verifier(home: str, output: int, answer: int) -> None:
     """A session, a folder and an output of its own, and nothing that belongs to others."""
     os.setsid()
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    walls.give_up_powers()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)

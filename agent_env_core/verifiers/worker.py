@@ -15,6 +15,7 @@ import ssl
 import sys
 from typing import Any
 
+from agent_env_core.verifiers import walls
 from agent_env_core.verifiers.supervisor import supervise
 from agent_env_core.verifiers.wire import pack
 
@@ -57,6 +58,7 @@ def ready_tls() -> None:
 def main() -> None:
     """Serves jobs until the server is gone."""
     control = socket.socket(fileno=int(sys.argv[1]))
+    walls.hide()
     for name in WARM:
         try:
             importlib.import_module(name)
