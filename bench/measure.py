@@ -92,6 +92,20 @@ class Episodes:
 
 
 @dataclass(frozen=True)
+class Warm:
+    """From the reset to the first tool's answer, with deployments made ahead and without, at one number of sessions."""
+
+    sessions: int
+    ahead: Times
+    cold: Times
+
+    @property
+    def ratio(self) -> float:
+        """Of the medians."""
+        return self.ahead.p50 / self.cold.p50
+
+
+@dataclass(frozen=True)
 class Calls:
     """Tool calls on one env: through the product, and with an MCP session of our own."""
 
@@ -195,13 +209,15 @@ def episodes(product: Product, floor: Floor, sessions: int, rounds: int) -> Epis
     return Episodes(sessions, ours.side(), by_hand.side(), cpu / ours.episodes)
 
 
-def _round(into: _Rounds, players: Sequence[Callable[[], float]], settle: Callable[[], None]) -> None:
+def _round(
+    into: _Rounds, players: Sequence[Callable[[], float]], settle: Callable[[], None], *, chain: int = CHAIN
+) -> None:
     """Each player plays its episodes in a thread of its own; the round ends when nothing is left of them."""
     start = threading.Barrier(len(players) + 1)
 
     def work(play: Callable[[], float]) -> list[float]:
         start.wait()
-        return [play() for _ in range(CHAIN)]
+        return [play() for _ in range(chain)]
 
     with ThreadPoolExecutor(len(players)) as threads:
         working = [threads.submit(work, play) for play in players]
@@ -211,7 +227,37 @@ def _round(into: _Rounds, players: Sequence[Callable[[], float]], settle: Callab
             into.first.append(done.result()[0])
     settle()
     into.seconds += time.perf_counter() - began
-    into.episodes += CHAIN * len(players)
+    into.episodes += chain * len(players)
+
+
+def warm(prepared: Prepared, cold: Product, sessions: int, rounds: int) -> Warm:
+    """Plays episodes that find a deployment made ahead, and such that find none, in turn.
+
+    Args:
+        prepared: What is served.
+        cold: A server that makes none ahead.
+        sessions: How many episodes begin at once; as many deployments are made ahead.
+        rounds: Of each side.
+    """
+    from bench.product import Product
+
+    ahead, none = _Rounds(), _Rounds()
+    with Product(prepared, sessions, warm=sessions) as product:
+        for number in range(rounds + 1):
+            for side, into in ((product, ahead), (cold, none)):
+                environments = side.environments(sessions)
+                if side is product:
+                    product.wait_until_warm(sessions)
+                try:
+                    players = [partial(side.play, environment) for environment in environments]
+                    _round(
+                        into if number else _Rounds(), players, lambda: None, chain=1
+                    )  # the first opens all there is
+                finally:
+                    side.close_sessions(environments)
+                if side is cold:
+                    cold.wait_until_quiet()
+    return Warm(sessions, Times.of(ahead.first), Times.of(none.first))
 
 
 def calls(product: Product, count: int) -> Calls:
@@ -321,6 +367,7 @@ class Measured:
     first_factory: float
     episodes: tuple[Episodes, ...]
     phases: tuple[Phases, ...]
+    warm: tuple[Warm, ...]
     calls: Calls
     batch: Batch
 
@@ -361,13 +408,17 @@ def everything(prepared: Prepared, amounts: Amounts, say: Say) -> Measured:
                 found.append(episodes(product, floor, sessions, amounts.rounds(sessions)))
             say("parts of an episode")
             parts = tuple(phases(prepared, floor, n, amounts.rounds(n)) for n in amounts.sessions)
+            ahead = []
+            for sessions in amounts.sessions:
+                say(f"{amounts.rounds(sessions)} rounds of {sessions} sessions that find deployments made ahead")
+                ahead.append(warm(prepared, product, sessions, amounts.rounds(sessions)))
             say(f"{amounts.calls} tool calls, and as many directly")
             called = calls(product, amounts.calls)
             say(f"batches of {amounts.batch}, one rollout after another")
             held = batch(product, floor, amounts.batch, amounts.batches)
             return Measured(
                 prepared.bundle.name, prepared.provider, product.start_seconds, product.tools_seconds,
-                tuple(found), parts, called, held,
+                tuple(found), parts, tuple(ahead), called, held,
             )  # fmt: skip
     finally:
         floor.close()

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import httpx
+
 from bench.calls import PORT, Bundle, Script
 
 if TYPE_CHECKING:
@@ -116,20 +118,23 @@ class Product:
     Args:
         prepared: What to serve.
         sessions: Sessions to allow at once.
+        warm: Deployments that the server makes ahead.
 
     Attributes:
         start_seconds: What ``AgentEnv.local`` took.
         tools_seconds: What the first access to ``factory`` took: one deploy of each toolset.
     """
 
-    def __init__(self, prepared: Prepared, sessions: int) -> None:
+    def __init__(self, prepared: Prepared, sessions: int, *, warm: int = 0) -> None:
         from agent_env.training.trl import AgentEnv
         from agent_env_trl.local import LocalServer
 
         self._prepared = prepared
         began = time.perf_counter()
         # the two halves of AgentEnv.local, apart, so that the server's process is known
-        self._server = LocalServer(prepared.bundle.path, sandbox=prepared.provider, max_concurrent_envs=sessions)
+        self._server = LocalServer(
+            prepared.bundle.path, sandbox=prepared.provider, max_concurrent_envs=sessions, warm=warm
+        )
         try:
             self._env = AgentEnv(self._server.url, token=self._server.token)
             self.start_seconds = time.perf_counter() - began
@@ -267,6 +272,34 @@ class Product:
             async with asyncio.timeout(QUIET_SECONDS):
                 while await self._sandboxes():  # noqa: ASYNC110 - another process ends them
                     await asyncio.sleep(0.02)
+
+        asyncio.run(wait())
+
+    def wait_until_warm(self, count: int) -> None:
+        """Waits until so many deployments, and no others, stand ready.
+
+        Raises:
+            TimeoutError: They don't get ready.
+        """
+
+        async def ready(client: httpx.AsyncClient, sandbox_id: str) -> bool:
+            from agent_env_core.envs.card import CARD_PATH
+            from agent_env_core.errors import SandboxError
+
+            try:
+                sandbox = await self._provider.attach(sandbox_id)
+                endpoint = await sandbox.endpoint(PORT)
+                return (await client.get(endpoint.url + CARD_PATH, headers=endpoint.headers)).is_success
+            except (SandboxError, httpx.HTTPError):
+                return False
+
+        async def wait() -> None:
+            async with asyncio.timeout(QUIET_SECONDS), httpx.AsyncClient(timeout=5, trust_env=False) as client:
+                while True:
+                    found = await self._sandboxes()
+                    if len(found) == count and all([await ready(client, sandbox_id) for sandbox_id in found]):
+                        return
+                    await asyncio.sleep(0.05)
 
         asyncio.run(wait())
 

@@ -21,7 +21,7 @@ from bench.calls import ROOT
 from bench.measure import Measured, Times
 from bench.phases import NAMES
 
-VERSION = 1
+VERSION = 2
 """Of the JSON's shape."""
 HISTORY = Path(__file__).parent / "history.jsonl"
 BUSY = 0.25
@@ -109,7 +109,7 @@ class Report:
         console.print(_machine_table(self))
         console.print(_start_table(self))
         if self.measured:
-            for table in (_episodes_table, _phases_table, _calls_table, _batch_table):
+            for table in (_episodes_table, _warm_table, _phases_table, _calls_table, _batch_table):
                 console.print(table(self.measured))
 
 
@@ -170,6 +170,22 @@ def _episodes_table(measured: Sequence[Measured]) -> Table:
                 *(f"{a:.2f} / {b:.2f}" for a, b in zip(_ranks(ours), _ranks(by_hand), strict=True)),
                 f"{at.ratio:.2f}", f"{at.product.per_minute:.0f} / {at.floor.per_minute:.0f}", f"{at.rate_ratio:.2f}",
                 _ms(at.server_cpu_per_episode),
+            )  # fmt: skip
+    return table
+
+
+def _warm_table(measured: Sequence[Measured]) -> Table:
+    table = _table(
+        "Reset → first tool answer: with a deployment made ahead / cold",
+        "bundle, provider", "sessions", "n", "p50 ms", "p95 ms", "p99 ms", "ratio",
+        caption="As many are made ahead as there are sessions, and all are ready before a round.",
+    )  # fmt: skip
+    for one in measured:
+        for at in one.warm:
+            pairs = zip(_ranks(at.ahead), _ranks(at.cold), strict=True)
+            table.add_row(
+                f"{one.bundle}, {one.provider}", str(at.sessions), str(at.ahead.n),
+                *(f"{1e3 * a:.0f} / {1e3 * b:.0f}" for a, b in pairs), f"{at.ratio:.1%}",
             )  # fmt: skip
     return table
 
