@@ -40,7 +40,8 @@ def build_app(
     stops. ``AGENT_ENV_TOKEN`` in the environment makes the app ask for that token.
 
     Args:
-        bundle: A bundle's folder, whose splits are ``all`` and one per eval. Or folders by split.
+        bundle: A bundle's folder, or the name of an installed bundle: its splits are ``all`` and one per eval. Or
+            several by split.
         reward: What to make of an episode's scores: None for a task's only one, a step id, a combiner such as
             ``"mean"``, or a function from ``{step id: score}`` to a number or None.
         sandbox: Where envs are deployed: a sandbox provider's name, or several in the order of preference

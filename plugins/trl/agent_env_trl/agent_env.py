@@ -77,7 +77,7 @@ class AgentEnv:
         """Serves a bundle on this machine, for as long as this process lives, and connects to it.
 
         Args:
-            bundle: The bundle's folder; or several, by split.
+            bundle: The bundle's folder, or the name of an installed bundle; or several, by split.
             split: As for the class.
             reward: As for the class.
             sandbox: Where envs are deployed: a sandbox provider's name, or several in the order of preference

@@ -191,3 +191,15 @@ def test_two_servers_side_by_side(local: Any) -> None:
     assert rewards[0] == 1.0
     assert rewards[1] != 1.0
     assert [env.info.max_concurrent_envs for env in envs] == [2, 3]
+
+
+def test_a_bundle_is_a_folder_here_or_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from agent_env_trl.local import _bundle_arguments
+
+    (tmp_path / "plays").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert _bundle_arguments("plays") == [f"{tmp_path}/plays"]
+    assert _bundle_arguments("hello") == ["hello"]
+    assert _bundle_arguments({"train": "plays", "eval": "hello"}) == [
+        "--split", f"train={tmp_path}/plays", "--split", "eval=hello",
+    ]  # fmt: skip
