@@ -15,6 +15,8 @@ LONGEST = 3600.0
 """Seconds that a command may take, where the caller sets no shorter bound."""
 KILL_SECONDS = 20.0
 """Seconds after its bound by which a command, and everything it started, has been ended."""
+MAX_COMMAND = 120_000
+"""Bytes of a command: Linux takes no longer argument than 128 KiB."""
 HEAD, TAIL = 24 * 1024, 24 * 1024
 """Bytes of each of the two outputs that are kept, of its beginning and of its end."""
 
@@ -51,7 +53,8 @@ class Bash:
         try:
             if "\0" in command:
                 raise ValueError("it holds a zero byte")
-            command.encode()
+            if (size := len(command.encode())) > MAX_COMMAND:
+                raise ValueError(f"it has {size} bytes, and {MAX_COMMAND} may be; write long files piece by piece")
         except ValueError as exc:
             return failed("refused", f"the command can't be run: {exc}")
         self._placed.played = True

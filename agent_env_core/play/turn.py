@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agent_env_core.envs.results import Tool, ToolResult
+from agent_env_core.envs.results import Tool, ToolResult, failed
 from agent_env_core.envs.session import Tools, open_tools
 from agent_env_core.errors import EpisodeError
 from agent_env_core.play.bash import TOOL as BASH_TOOL
@@ -62,6 +62,9 @@ class TurnTools:
         else:
             work = partial(self._tools.call, name, arguments, timeout=timeout)
         result = await self._turn._call(name, work)
+        if result.failure == "unknown":  # an env knows nothing of `bash`
+            offered = ", ".join(tool.name for tool in await self.list()) or "none"
+            result = failed("unknown", f"there is no tool {name!r}; this turn offers: {offered}")
         self._turn._request.uses.append(ToolUse(name, dict(arguments or {}), _bounded(result.text), result.failure))
         return result
 

@@ -203,7 +203,12 @@ async def _put_each(placed: PlacedSandbox, destination: str, files: Sequence[Fil
 
 
 async def take_files(
-    placed: PlacedSandbox, base: str, paths: Sequence[str] = (".",), *, links: bool = False
+    placed: PlacedSandbox,
+    base: str,
+    paths: Sequence[str] = (".",),
+    *,
+    links: bool = False,
+    timeout: float = COPY_SECONDS,
 ) -> tuple[File, ...]:
     """The files below a folder of a sandbox. What doesn't exist is left out, and so is all that is no regular file.
 
@@ -212,6 +217,7 @@ async def take_files(
         base: The folder, an absolute path.
         paths: Files and folders in it.
         links: Whether symbolic links come too, as links.
+        timeout: Seconds that packing them may take.
 
     Returns:
         Each by its path relative to ``base``, sorted. None lies behind a link.
@@ -221,7 +227,7 @@ async def take_files(
         SandboxError: The sandbox is gone.
     """
     await as_seen_inside(placed, base)
-    done = await placed.sandbox.exec(["sh", "-c", _PACK, "sh", base, *paths], timeout=COPY_SECONDS)
+    done = await placed.sandbox.exec(["sh", "-c", _PACK, "sh", base, *paths], timeout=timeout)
     if done.exit_code == NO_FOLDER:
         return ()
     try:

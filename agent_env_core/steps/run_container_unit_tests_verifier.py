@@ -107,7 +107,7 @@ class RunContainerUnitTestsVerifier(ScoringStep):
             return
         folder = await _workdir(placed)
         try:
-            work = [await _take(placed, path) for path in self.fresh_paths or [folder]]
+            work = [await _take(placed, path, self.timeout_sec) for path in self.fresh_paths or [folder]]
         except EpisodeError as exc:  # the agent made something of its own files that can't be copied
             self._record(run, 0.0, exc.reason, "")
             return
@@ -174,13 +174,13 @@ class _Work:
     files: tuple[File, ...]
 
 
-async def _take(placed: PlacedSandbox, path: str) -> _Work:
+async def _take(placed: PlacedSandbox, path: str, timeout: float) -> _Work:
     path = posixpath.normpath(path)
     folder, name = posixpath.split(path)
-    files = await take_files(placed, path, links=True)
+    files = await take_files(placed, path, links=True, timeout=timeout)
     if files or folder == "/":
         return _Work(path, path, files)
-    return _Work(path, folder, await take_files(placed, folder, [name], links=True))
+    return _Work(path, folder, await take_files(placed, folder, [name], links=True, timeout=timeout))
 
 
 async def _make_alike(fresh: PlacedSandbox, graded: PlacedSandbox, work: Sequence[_Work]) -> None:
