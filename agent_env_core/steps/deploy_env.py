@@ -73,7 +73,7 @@ class DeployEnv(TaskStep):
                 "deploy", f"the env {env.name!r} is already deployed, by step {run.envs[env.id].step_id!r}"
             )
         options = self.options(run.max_ttl)
-        deploys = [asyncio.create_task(run.deploy(server, self.id, options)) for server in env.servers]
+        deploys = [asyncio.ensure_future(run.deploy(server, self.id, options)) for server in env.servers]
         try:
             servers = [await deploy for deploy in deploys]
         finally:
