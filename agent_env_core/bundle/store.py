@@ -49,9 +49,9 @@ def store_file() -> Path | None:
     """The file of the store map, whether or not it is there; None where the user wants none."""
     named = os.environ.get(VARIABLE)
     if named is not None:
-        return Path(named).expanduser() if named.strip() else None
+        return Path(os.path.expanduser(named)) if named.strip() else None
     settings = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(settings).expanduser() / "agent-env" / "store.toml"
+    return Path(os.path.expanduser(settings), "agent-env", "store.toml")
 
 
 class Store:
@@ -138,7 +138,7 @@ class Store:
         held, reading = self._held(kind, path, image, problems, at)
         if held is not None and not held.broken:
             mapped = replace(held, id=entity_id, name=entity_id.rpartition("/")[2] or entity_id)
-            mapped = replace(mapped, table=replace_data(held.table, overrides))
+            mapped = replace(mapped, table=Table(held.table.place, {**held.table.data, **overrides}, problems))
             made = read_env(reading, mapped) if kind == "env" else read_artifact(reading, mapped)
             if made is not None and not problems.found:
                 return made
@@ -149,24 +149,26 @@ class Store:
         self, kind: str, path: str | None, image: str | None, problems: Problems, at: str
     ) -> tuple[Holding | None, Reading]:
         """The folder that an entry names as one of a bundle's would be held, or one made of its image."""
-        home = self.file.parent if self.file else Path()
-        root = Path(os.path.realpath(home / Path(path).expanduser())) if path is not None else home
-        names = Names({"env": (), "artifact": ()})
-        reading = Reading(Folder(root, problems), problems, f"@local{root}", names, unsupported=problems)
-        entry = Entry(root.name, str(root), str(root), "dir")
+        file = str(self.file)
         if image is not None:
             data = {"image": {"ref": image}} if kind == "env" else {"type": "docker_image", "ref": image}
-            here = Entry(root.name, str(self.file), str(self.file), "file")
-            return Holding("", "", here, {}, Table(at, data, problems)), reading
-        if not root.is_dir():
+            entry = Entry(file, file, file, "file")
+            return Holding("", "", entry, {}, Table(at, data, problems)), self._reading(file, problems)
+        try:
+            root = os.path.realpath(os.path.join(os.path.dirname(file), os.path.expanduser(path or "")), strict=True)
+            found = os.path.isdir(root)
+        except (OSError, ValueError):
+            found = False
+        if not found:
             problems.add(at, f"path {quote(path)} is no folder")
-            return None, reading
-        return hold(reading, entry, _TOML[kind], DOCKERFILE), reading
+            return None, self._reading(file, problems)
+        reading = self._reading(root, problems)
+        return hold(reading, Entry(os.path.basename(root), root, root, "dir"), _TOML[kind], DOCKERFILE), reading
 
-
-def replace_data(table: Table, overrides: Mapping[str, Any]) -> Table:
-    """The same table with some keys set."""
-    return Table(table.place, {**table.data, **overrides}, table.problems)
+    def _reading(self, root: str, problems: Problems) -> Reading:
+        """A reading of one folder, which has nothing beside it to name."""
+        names = Names({"env": (), "artifact": ()})
+        return Reading(Folder(Path(root), problems), problems, f"@local{root}", names, unsupported=problems)
 
 
 def type_of(entity: Env | Artifact) -> str:
