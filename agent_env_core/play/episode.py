@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EXTEND_SECONDS = 30.0
 AT_END_SECONDS = 10.0
 """Seconds that each thing a step asked to be called at the end of a run may take."""
 
@@ -70,9 +69,9 @@ class Episode:
         self._open: list[Turn] = []
         self._delivered = 0
         self._waiting: set[asyncio.Future[None]] = set()
-        self._deployments: list[tuple[Deployment, float]] = []
+        self._deployments: list[Deployment] = []
         self._queued: dict[str, float] = {}
-        self._placed: list[tuple[Sandbox, float]] = []
+        self._placed: list[Sandbox] = []
         self._closing: list[asyncio.Task[None]] = []
 
     # -- what a player calls
@@ -152,7 +151,6 @@ class Episode:
 
     async def _drive(self, steps: asyncio.Task[None]) -> None:
         """Sees the steps through, settles the outcome, clears away. Only the steps are ever cancelled from inside."""
-        lease = asyncio.create_task(self._keep_leases())
         try:
             await asyncio.wait({steps})
         except asyncio.CancelledError:
@@ -163,7 +161,6 @@ class Episode:
             try:
                 await self._let_go.wait()
             finally:
-                lease.cancel()
                 await self._teardown()
 
     def _settle(self, steps: asyncio.Task[None]) -> None:
@@ -260,12 +257,14 @@ class Episode:
             self._journal.took("deploy", -more)  # the step's own time includes it
 
         deployment = await self._runner.deployer.deploy(env, step_id=step_id, options=options, waited=waited)
-        self._deployments.append((deployment, options.ttl))
+        self._runner.host.keep(deployment.sandbox, options.ttl)
+        self._deployments.append(deployment)
         return deployment
 
     async def _place(self, order: SandboxOrder) -> Sandbox:
         sandbox = await self._runner.host.create(order.spec(await self._runner.image(order.image)))
-        self._placed.append((sandbox, order.ttl))
+        self._runner.host.keep(sandbox, order.ttl)
+        self._placed.append(sandbox)
         return sandbox
 
     async def _play(self, request: PromptRequest) -> str:
@@ -293,22 +292,6 @@ class Episode:
         for turn in self._open:
             turn.fail(error)
 
-    async def _keep_leases(self) -> None:
-        """Renews the leases of the deployed sandboxes while the run lives, where their provider can."""
-        if not self._runner.host.provider.capabilities.extend:
-            return
-        while True:
-            await asyncio.sleep(min((ttl for _, ttl in self._leases()), default=15.0) / 3)
-            for sandbox, ttl in self._leases():
-                try:
-                    async with asyncio.timeout(EXTEND_SECONDS):
-                        await sandbox.extend(ttl)
-                except Exception as exc:  # whatever a provider raises, the other leases are renewed, and this one again
-                    log.debug("the lease of %s can't be renewed: %s", sandbox.id, describe(exc))
-
-    def _leases(self) -> list[tuple[Sandbox, float]]:
-        return [(deployment.sandbox, ttl) for deployment, ttl in self._deployments] + self._placed
-
     # -- the end
 
     async def _teardown(self) -> None:
@@ -319,8 +302,8 @@ class Episode:
                     await end()
             except Exception as exc:
                 log.warning("episode %s: a step's end failed: %s", self.id, describe(exc))
-        ends = [self._end(deployment) for deployment, _ in self._deployments]
-        ends += [self._destroy(sandbox) for sandbox, _ in self._placed]
+        ends = [self._end(deployment) for deployment in self._deployments]
+        ends += [self._destroy(sandbox) for sandbox in self._placed]
         closing = asyncio.gather(*ends, *self._closing, return_exceptions=True)
         try:
             for outcome in await asyncio.shield(closing):

@@ -23,6 +23,7 @@ from agent_env_core.sandbox.creates import Creates
 from agent_env_core.sandbox.leases import OWNER_LABEL, RUN_LABEL, Owner, reap
 from agent_env_core.sandbox.limits import Limits, Place
 from agent_env_core.sandbox.reaper import ReaperProcess
+from agent_env_core.sandbox.renewal import Renewals
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -79,6 +80,7 @@ class SandboxHost:
         self._ending: dict[str, asyncio.Task[bool]] = {}
         self._behind: set[asyncio.Task[Any]] = set()
         self._builds = Builds(provider)
+        self._renewals = Renewals()
         self._closed = False
 
     @cached_property
@@ -181,6 +183,7 @@ class SandboxHost:
     async def _end_all(self, ends: float) -> tuple[list[str], bool]:
         """Ends what is known, then what the provider lists beyond that; says what is left, and whether that is all."""
         await self._builds.aclose()
+        await self._renewals.aclose()
         while pending := {*self._creating, *self._behind, *(self._end(sandbox_id) for sandbox_id in self._live)}:
             done, _ = await asyncio.wait(pending, timeout=max(0.0, ends - time.monotonic()))
             if done != pending:
@@ -305,6 +308,11 @@ class SandboxHost:
             log.debug("a create was given up (%s); its sandbox is ended as soon as it exists", describe(why))
             _track(self._behind, undo(task))
 
+    def keep(self, sandbox: Sandbox, ttl: float) -> None:
+        """Renews a lease to ``ttl`` seconds for as long as the sandbox isn't ended here, where the provider can."""
+        if self._provider.capabilities.extend and sandbox.id in self._live:
+            self._renewals.keep(sandbox, ttl)
+
     # -- ending
 
     async def destroy(self, sandbox_id: str) -> bool:
@@ -327,6 +335,7 @@ class SandboxHost:
 
     def _end(self, sandbox_id: str) -> asyncio.Task[bool]:
         """The one task that ends this sandbox, trying until it has."""
+        self._renewals.stop(sandbox_id)
         task = self._ending.get(sandbox_id)
         if task is None:
             task = asyncio.create_task(self._kill_until_gone(sandbox_id), name=f"end {sandbox_id}")

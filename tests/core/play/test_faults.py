@@ -7,9 +7,7 @@ import itertools
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
 from datetime import datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from agent_env_core.play.events import EpisodeEvent
 from agent_env_core.play.runner import Runner
 from agent_env_core.plugins import plugins
 from agent_env_core.sandbox.contract import Sandbox, SandboxSpec
+from agent_env_core.sandbox.limits import Place
 
 Steps = list[dict[str, Any]]
 Open = Callable[..., Awaitable[Runner]]
@@ -272,10 +271,10 @@ async def test_what_the_infrastructure_loses_is_no_score(
     runner = await open_runner(bundle)
     create, calls = runner.host.create, itertools.count(1)
 
-    async def flaky(spec: SandboxSpec) -> Sandbox:
+    async def flaky(spec: SandboxSpec, *, place: Place) -> Sandbox:
         if next(calls) % 10 == 0:
             raise Unavailable("the engine lost it")
-        return await create(spec)
+        return await create(spec, place=place)
 
     monkeypatch.setattr(runner.host, "create", flaky)
     episodes = [await begin(runner, "one-turn") for _ in range(10)]
@@ -285,24 +284,3 @@ async def test_what_the_infrastructure_loses_is_no_score(
     assert isinstance(failure, EpisodeError)
     assert (failure.phase, failure.retryable) == ("deploy", True)
     assert "the engine lost it" in failure.reason
-
-
-async def test_a_lease_is_renewed_again_after_whatever_a_provider_raised(bundle: Bundle, open_runner: Open):
-    runner = await open_runner(bundle)
-    renewed = asyncio.Event()
-    tries = itertools.count()
-
-    async def extend(ttl: float) -> None:
-        if next(tries) == 0:
-            raise RuntimeError("a bug of the provider's")
-        renewed.set()
-
-    episode = Episode(next(iter(runner.specs.values())), runner)
-    sandbox = SimpleNamespace(id="box", extend=extend)
-    episode._deployments.append((SimpleNamespace(sandbox=sandbox), 0.03))  # type: ignore[arg-type]
-    able = replace(runner.host.provider.capabilities, extend=True)
-    episode._runner = SimpleNamespace(host=SimpleNamespace(provider=SimpleNamespace(capabilities=able)))  # type: ignore
-    keeping = asyncio.create_task(episode._keep_leases())
-    async with asyncio.timeout(5):
-        await renewed.wait()
-    keeping.cancel()

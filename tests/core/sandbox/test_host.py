@@ -14,7 +14,7 @@ from agent_env_core.sandbox.contract import Image, SandboxSpec
 from agent_env_core.sandbox.creates import CREATE_LABEL
 from agent_env_core.sandbox.host import SandboxHost
 from agent_env_core.sandbox.leases import OWNER_LABEL, RUN_LABEL, Owner, expiry, lease_labels
-from agent_env_core.testing.fake import FakeProvider
+from agent_env_core.testing.fake import CAPABILITIES, FakeProvider
 
 IMAGE = Image(ref="registry.example/x:1")
 
@@ -415,3 +415,45 @@ class TestClose:
             assert host.provider is fake
             assert host.live == 1
         assert fake.sandboxes == {}
+
+
+class TestLeases:
+    async def test_one_is_renewed_until_its_sandbox_is_ended(self, host, fake, spec):
+        box = await host.create(spec)
+        host.keep(box, 0.3)
+        await eventually(lambda: asyncio.sleep(0, fake.calls["extend"] >= 2))
+        await host.destroy(box.id)
+        calls = fake.calls["extend"]
+        await asyncio.sleep(0.12)
+        assert fake.calls["extend"] == calls
+
+    async def test_whatever_a_provider_raises_it_is_tried_again_soon(self, host, fake, spec):
+        box = await host.create(spec)
+        fake.fault("extend", error=KeyError("a bug of the provider's"))
+        host.keep(box, 1.2)
+        began = asyncio.get_running_loop().time()
+        await eventually(lambda: asyncio.sleep(0, fake.calls["extend"] >= 2))
+        assert asyncio.get_running_loop().time() - began < 1.2, "before its time is over"
+
+    async def test_one_that_hangs_delays_no_other(self, host, fake, spec):
+        one, other = await host.create(spec), await host.create(spec)
+        fake.fault("extend", hang=True)
+        host.keep(one, 0.03)
+        await eventually(lambda: asyncio.sleep(0, fake.calls["extend"]))
+        host.keep(other, 0.3)
+        await eventually(lambda: asyncio.sleep(0, fake.calls["extend"] >= 3))
+
+    async def test_what_is_gone_is_let_go(self, host, fake, spec):
+        box = await host.create(spec)
+        host.keep(box, 0.03)
+        fake.die(box.id)
+        await eventually(lambda: asyncio.sleep(0, host._renewals._keeping[box.id].done()))
+
+    async def test_a_provider_that_cant_is_not_asked(self):
+        fake = FakeProvider(capabilities=replace(CAPABILITIES, extend=False))
+        host = SandboxHost(fake)
+        box = await host.create(SandboxSpec(await fake.prepare(IMAGE), 60))
+        host.keep(box, 0.001)
+        await asyncio.sleep(0.01)
+        assert fake.calls["extend"] == 0
+        await host.aclose()

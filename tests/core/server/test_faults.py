@@ -219,7 +219,7 @@ def test_a_sandbox_that_never_starts(serve: Any, monkeypatch: pytest.MonkeyPatch
     """User pain 47: a create that hangs is bounded by the reset's deadline, as everything before the first turn is."""
     server = serve()
 
-    async def hang(spec: object) -> None:
+    async def hang(spec: object, *, place: object) -> None:
         await asyncio.Event().wait()
 
     with server.session() as session, monkeypatch.context() as patched:
