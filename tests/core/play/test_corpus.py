@@ -11,6 +11,8 @@ A table of ``plays.toml`` is named after a task and may hold:
     What the run must score, step by step.
 ``agents``, ``seed``
     Who is played from outside, where a task prompts several agents; and what fills in ``<key>``.
+``docker``
+    Whether Docker plays it too, and not only ``process``: for what depends on files or processes of a sandbox.
 ``refused``
     Part of the reason why the task can't be played at all.
 ``error``
@@ -22,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import re
 import tomllib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +47,13 @@ SECONDS = 60.0
 
 
 class Stage:
-    """A bundle, and a runner with the specs of all its tasks that can be played."""
+    """A bundle, and a runner with the specs of those of its tasks that can be played."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sandbox: str, names: Collection[str]) -> None:
         self.bundle = load_bundle(folder, declaration)
         self.plays = PLAYS[folder]
-        specs = [self.spec(name) for name, play in self.plays.items() if "refused" not in play]
-        self.runner = Runner(self.bundle, sandbox="process", specs=specs)
+        specs = [self.spec(name) for name in names if "refused" not in self.plays[name]]
+        self.runner = Runner(self.bundle, sandbox=sandbox, specs=specs)
 
     def spec(self, name: str) -> EpisodeSpec:
         play = self.plays[name]
@@ -59,20 +61,24 @@ class Stage:
         return EpisodeSpec.from_task(task, trainer_agents=play.get("agents"), seed=play.get("seed"))
 
 
+def _played() -> Iterator[Any]:
+    for folder, plays in PLAYS.items():
+        on_docker = tuple(name for name, play in plays.items() if play.get("docker"))
+        for sandbox, names in (("process", tuple(plays)), ("docker", on_docker)):
+            marks = [pytest.mark.docker] if sandbox == "docker" else []
+            for name in names:
+                yield pytest.param((folder, sandbox, names), name, id=f"{folder.name}-{name}-{sandbox}", marks=marks)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
-    made = Stage(request.param)
+    made = Stage(*request.param)
     async with made.runner:
         yield made
     assert made.runner.host.live == 0
 
 
-@pytest.mark.parametrize(
-    ("stage", "name"),
-    [pytest.param(folder, name, id=f"{folder.name}-{name}") for folder, plays in PLAYS.items() for name in plays],
-    indirect=["stage"],
-    scope="module",
-)
+@pytest.mark.parametrize(("stage", "name"), [*_played()], indirect=["stage"], scope="module")
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_task_comes_to_what_its_script_says(stage: Stage, name: str):
     play = stage.plays[name]
