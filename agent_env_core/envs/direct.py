@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import httpx
+
 from agent_env_core.envs.deployment import Deployment
-from agent_env_core.envs.mcp import McpSession
+from agent_env_core.envs.mcp import McpError, McpRefusal, McpSession
 from agent_env_core.envs.results import ToolResult, failed
 from agent_env_core.envs.session import CLOSE_TIMEOUT, Route, call_route, open_routes
 
@@ -55,8 +57,12 @@ class DirectTools:
         async with self._opening:
             if key not in self._in_role:
                 session = McpSession(route.server.client, route.server.mcp_url, route.server.headers, role)
-                async with asyncio.timeout(CALL_TIMEOUT):
-                    await session.open()
+                try:
+                    async with asyncio.timeout(CALL_TIMEOUT):
+                        await session.open()
+                except (McpError, McpRefusal, httpx.HTTPError, TimeoutError) as exc:
+                    doing = f"opening a session in the role {role!r}"
+                    raise await route.server.failure(exc, "tool", doing) from exc
                 self._in_role[key] = session
             return self._in_role[key]
 

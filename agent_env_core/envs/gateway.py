@@ -21,7 +21,7 @@ from agent_env_core.envs.deployment import MAX_CARD, TRY_TIMEOUT, Deployment
 from agent_env_core.envs.direct import DirectTools
 from agent_env_core.envs.http import TooLarge, fetch
 from agent_env_core.envs.mcp import PROTOCOL, ROLE_HEADER
-from agent_env_core.envs.results import ToolResult
+from agent_env_core.envs.results import ToolResult, failed
 from agent_env_core.errors import EpisodeError, describe
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ class Gateway:
         if "id" not in message:
             return Response(status_code=202)
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
-        params = message.get("params") or {}
+        given = message.get("params")
+        params = given if isinstance(given, dict) else {}
         role = request.headers.get(ROLE_HEADER)
         headers = {}
         match message.get("method"):
@@ -159,11 +160,14 @@ class Gateway:
         route = self._tools.routes.get(name)
         if route is not None and not route.allowed(role):
             text = f"permission_denied: the tool {name!r} is disabled for the role {role or 'default'!r}"
-            return ToolResult(({"type": "text", "text": text},), "refused")
+            return failed("refused", text)
+        arguments = params.get("arguments") or {}
+        if not isinstance(arguments, dict):
+            return failed("refused", f"the arguments of {name!r} are no object")
         try:
-            return await self._tools.call(name, params.get("arguments") or {}, role)
+            return await self._tools.call(name, arguments, role)
         except EpisodeError as exc:
-            return ToolResult(({"type": "text", "text": exc.reason},), "tool")
+            return failed("tool", exc.reason)
 
     # -- how it listens
 

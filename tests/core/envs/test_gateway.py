@@ -15,6 +15,7 @@ from agent_env_core.envs.composed import compose
 from agent_env_core.envs.deployment import Deployment
 from agent_env_core.envs.gateway import Gateway
 from agent_env_core.errors import EpisodeError
+from agent_env_core.sandbox.contract import Endpoint
 
 EXTENSION = {"uri": "urn:x/v1", "params": {"endpoint": "/agentenv/ext/x", "methods": {"go": {"endpoint": "/y"}}}}
 
@@ -27,11 +28,14 @@ class Server:
         self.tools = tools or (f"{name}_put", f"{name}_hidden")
         self.card = {"name": name, "url": "/agentenv", "capabilities": {"extensions": [EXTENSION]}}
         self.asked: list[httpx.Request] = []
+        self.refused = "nobody"
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(request)
         if request.url.path == "/.well-known/agent-env.json":
             return httpx.Response(200, json=self.card)
+        if request.headers.get("AgentEnv-Role") == self.refused:
+            return httpx.Response(403)
         if request.url.path != "/mcp":
             return httpx.Response(
                 201, json={"by": self.name, "path": request.url.path, "query": request.url.query.decode()}
@@ -52,7 +56,16 @@ class Server:
     def deployed(self, client: httpx.AsyncClient) -> Deployment:
         image = EnvImage(ref="docker.io/q")
         env = Env(self.name, self.name, "mcp_server", self.name, "server", image, Path("/q"))
-        return Deployment(env, "env", None, read_card(self.card), f"http://{self.name}", {"X": "t"}, client)  # type: ignore[arg-type]
+        return Deployment(env, "env", Box(), read_card(self.card), f"http://{self.name}", {"X": "t"}, client)  # type: ignore[arg-type]
+
+
+class Box:
+    """A sandbox that lives."""
+
+    id = "box"
+
+    async def endpoint(self, port: int) -> Endpoint:
+        return Endpoint("http://env")
 
 
 class Whole:
@@ -142,6 +155,22 @@ async def test_tools_are_the_union_under_the_access_rules(whole: Whole):
     assert (await mcp(whole, env, "tools/call", name="b_put"))["result"]["content"][0]["text"] == "b:None"
     assert (await mcp(whole, env, "tools/call", name="c"))["result"]["isError"] is True
     assert (await mcp(whole, env, "resources/list"))["error"]["code"] == -32601
+
+
+async def test_calls_that_are_none_are_error_results(whole: Whole):
+    env = await whole.open()
+    for params in ({"name": "b_put", "arguments": [1]}, {"name": 3}, {}):
+        assert (await mcp(whole, env, "tools/call", **params))["result"]["isError"] is True
+    message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": [1]}
+    assert (await whole.http.post(env.mcp_url, json=message)).json()["result"]["isError"] is True
+
+
+async def test_a_server_that_refuses_a_role_is_an_error_result(whole: Whole):
+    env = await whole.open()
+    whole.servers[1].refused = "spy"
+    answer = (await mcp(whole, env, "tools/call", "spy", name="b_put"))["result"]
+    assert answer["isError"] is True
+    assert "opening a session in the role 'spy'" in answer["content"][0]["text"]
 
 
 async def test_nobody_guesses_the_address(whole: Whole):
