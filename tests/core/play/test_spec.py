@@ -114,8 +114,6 @@ def test_several_agents_can_be_played_when_named(task: Callable[..., Task]):
         ({"agent": {"agent_snapshot_files_artifact_id": "x"}}, {}, "agent: agent_snapshot_files_artifact_id='x'"),
         ({"agent": {"agent_changelog_object_url": "s3://x"}}, {}, "agent: agent_changelog_object_url="),
         ({"agent": {"enable_agent_changelog": True}}, {}, "agent: enable_agent_changelog=True"),
-        ({"agent": {"skills": [{"name": "x"}]}}, {}, "agent: skills="),
-        ({"agent": {"sandbox_name": "vm"}}, {}, "agent: sandbox_name='vm' isn't supported"),
         ({"env": {"artifact_id": "seed"}}, {}, "env: artifact_id='seed' isn't supported"),
         ({"env": {"env_version": 2}}, {}, "env: env_version=2 isn't supported"),
         ({"env": {"env_state_type": "x"}}, {}, "env: env_state_type='x' isn't supported"),

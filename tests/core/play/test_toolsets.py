@@ -39,6 +39,20 @@ def test_a_task_without_envs_has_a_name_too(make_bundle: Callable[..., Bundle], 
     assert list(toolset_names(made.tasks).values()) == ["no-tools"]
 
 
+def test_a_sandbox_tells_toolsets_apart(make_bundle: Callable[..., Bundle], steps: Callable[..., Steps]):
+    look = {"id": "look", "type": "verify_sandbox", "criteria": [{"type": "probe_file_exists", "paths": ["a"]}]}
+    talk = [{"id": "a", "type": "deploy_agent"}, {"id": "p", "type": "prompt_agent", "prompt": "Hi."}]
+    made = make_bundle({"plain": steps(), "sandbox": steps(more=[look]), "talk": talk, "work": [*talk, look]})
+    tasks = tasks_of(made)
+    names = toolset_names(made.tasks)
+    assert {name: names[toolset_key(task)] for name, task in tasks.items()} == {
+        "plain": "counter",
+        "sandbox": "counter+bash",
+        "talk": "no-tools",
+        "work": "bash",
+    }
+
+
 class Plugin:
     def __init__(self, answer: Any) -> None:
         self.answer = answer
