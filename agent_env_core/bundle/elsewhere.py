@@ -34,19 +34,22 @@ class Elsewhere:
         Returns:
             None where nobody knows it.
         """
+        if kind == "task":  # an eval lists tasks of its own bundle, and nothing else names one
+            return None
         for bundle in owners(value):
             return self._installed(bundle, kind, value)
         try:
-            entity = self.store.find(kind, value)
+            found = self.store.find(kind, value)
         except StoreFault as exc:
             return Lost(str(exc), "")
-        if isinstance(entity, Env):
-            self.pulled.envs[entity.id] = entity
-        elif entity is not None:
-            self.pulled.artifacts[entity.id] = entity
-        if entity is not None:
-            return Target(entity.id, entity.name, type_of(entity), "the store map", pinned=True)
-        return self._alias(kind, value)
+        for entity in found:
+            if isinstance(entity, Env):
+                self.pulled.envs[entity.id] = entity
+            else:
+                self.pulled.artifacts[entity.id] = entity
+        if not found:
+            return self._alias(kind, value)
+        return Target(found[0].id, found[0].name, type_of(found[0]), "the store map", pinned=True)
 
     def hint(self, kind: str, value: str) -> str:
         """How a user makes an id known, or an empty text."""

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agent_env_core.bundle.artifacts import read_artifact
+from agent_env_core.bundle.artifacts import read_artifact, read_derived
 from agent_env_core.bundle.config import ConfigFault, Problems, Table, parse_toml
 from agent_env_core.bundle.entities import DOCKERFILE, read_env
 from agent_env_core.bundle.folder import Entry, Folder
@@ -64,7 +64,7 @@ class Store:
     def __init__(self, file: Path | None) -> None:
         self.file = file
         self._tables: dict[str, dict[str, Any]] | None = None
-        self._read: dict[tuple[str, str], Env | Artifact] = {}
+        self._read: dict[tuple[str, str], tuple[Env | Artifact, ...]] = {}
 
     def hint(self, kind: str, entity_id: str) -> str:
         """How to map an id, for a message; empty where that can't be."""
@@ -74,8 +74,8 @@ class Store:
         key = entity_id if entity_id.replace("-", "").isalnum() and entity_id.isascii() else quote(entity_id)
         return f"map it in {show(str(self.file))} under [{table}.{key}]"
 
-    def find(self, kind: str, entity_id: str) -> Env | Artifact | None:
-        """What an id stands for; None where the map doesn't say.
+    def find(self, kind: str, entity_id: str) -> tuple[Env | Artifact, ...]:
+        """What an id stands for, and after it the artifacts that it is made of; nothing where the map doesn't say.
 
         Raises:
             StoreFault: The map can't be read, or its entry doesn't lead to anything usable.
@@ -83,7 +83,7 @@ class Store:
         table = next((table for table, (named, _) in TABLES.items() if named == kind), None)
         entry = self._load().get(table, {}).get(entity_id) if table else None
         if entry is None or table is None:
-            return None
+            return ()
         if (kind, entity_id) not in self._read:
             self._read[kind, entity_id] = self._entity(kind, entity_id, entry, f"{table}.{entity_id}")
         return self._read[kind, entity_id]
@@ -123,7 +123,7 @@ class Store:
 
     # -- one entry
 
-    def _entity(self, kind: str, entity_id: str, entry: Any, at: str) -> Env | Artifact:
+    def _entity(self, kind: str, entity_id: str, entry: Any, at: str) -> tuple[Env | Artifact, ...]:
         problems = Problems()
         table = Table(str(self.file), entry if isinstance(entry, dict) else {}, problems, at)
         if not isinstance(entry, dict):
@@ -141,7 +141,8 @@ class Store:
             mapped = replace(mapped, table=Table(held.table.place, {**held.table.data, **overrides}, problems))
             made = read_env(reading, mapped) if kind == "env" else read_artifact(reading, mapped)
             if made is not None and not problems.found:
-                return made
+                derived = read_derived(mapped) if made.type == "environment_universe" else ()
+                return (made, *derived)
         told = "; ".join(f"{problem.place}: {problem.message}" for problem in problems.found[:3])
         raise StoreFault(f"the store map {show(str(self.file))}: {at} can't be used: {told or 'nothing is there'}")
 

@@ -81,11 +81,12 @@ def test_the_store_map_on_the_page_is_one(page, tmp_path):
     text = section(page, "The store map", examples=True).partition("```toml\n")[2].partition("```")[0]
     (tmp_path / "store.toml").write_text(text)
     store = Store(tmp_path / "store.toml")
-    env = store.find("env", "openciv3")
+    (env,) = store.find("env", "openciv3")
     assert (env.environment_name, env.env_provider_type) == ("openciv3", "server")
     (tmp_path / "verifiers/harbour").mkdir(parents=True)
     (tmp_path / "verifiers/harbour/verify.py").write_text("")
-    assert store.find("artifact", "harbour-verifier").type == "file"
+    (verifier,) = store.find("artifact", "harbour-verifier")
+    assert verifier.type == "file"
     keys = first_cells(section(page, "The store map"))
     assert keys == {key for _, keys in TABLES.values() for key in keys}
     assert f"`{VARIABLE}`" in section(page, "The store map")

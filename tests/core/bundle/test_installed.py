@@ -236,6 +236,13 @@ def test_an_id_of_an_installed_bundle_that_cannot_be_had(install, garden, steps,
     assert len(garden.problems()) == (message is not None)
 
 
+def test_an_eval_lists_tasks_of_its_own_bundle_only(install, garden):
+    install("acme-games", {"yards": YARD})
+    garden.write("evals/far.toml", f'tasks = ["{ROOT}/tidy"]')
+    (problem,) = garden.problems()
+    assert problem.message == f"tasks[0]: task '{ROOT}/tidy' is not in this bundle"
+
+
 def test_bundles_that_name_each_other_do_not_loop(install, garden):
     for one, other in (("acme", "zeta"), ("zeta", "acme")):
         image = {"artifacts/i/Dockerfile": "", "envs/yard/env.toml": f'image = "@local/{other}/yards/i"'}

@@ -79,6 +79,13 @@ def test_artifacts(garden, put):
     assert bundle.envs[f"{bundle.id_root}/other"].image.ref == "ghcr.io/acme/base:1"
 
 
+def test_a_universe_comes_with_its_seeds(garden, put):
+    text = '[artifacts.world]\npath = "w"\n'
+    file = put(text, {"w/port/s.json": "{}", "w/artifact.toml": 'type = "environment_universe"'})
+    garden.write("tasks/t.json", [{"id": "load", "type": "load_artifact", "artifact_id": "world"}])
+    assert garden.load().seeds("world") == {"port": file.parent / "w/port/s.json"}
+
+
 def test_a_home_folder(garden, put, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     put('[envs.portsim]\npath = "~/sim"\nenvironment_name = "p"\n', {"../me/sim/Dockerfile": ""})
