@@ -14,7 +14,7 @@ from agent_env_core.errors import EpisodeError
 from agent_env_core.sandbox.contract import ExecResult
 from agent_env_core.steps.placed import PlacedSandbox
 
-MARK = "AGENT_ENV_AGENT"
+MARK = "AGENT_AT_WORK"
 """Holds :attr:`PlacedSandbox.mark` in the environment of everything that an agent starts."""
 NO_FILE = 66
 SCRIPT_SECONDS = 60.0
