@@ -107,7 +107,7 @@ class VerifierPool:
                     reply = await self._ask(job)
             except TimeoutError as exc:
                 raise EpisodeError("verify", f"{job.file.name} and its process are stuck", retryable=True) from exc
-            except (OSError, EOFError, ValueError) as exc:
+            except (OSError, EOFError, ValueError, RecursionError) as exc:
                 reason = f"the process of {job.file.name} was lost: {describe(exc)}"
                 raise EpisodeError("verify", reason, retryable=True) from exc
         if "fault" in reply:
@@ -141,7 +141,9 @@ class VerifierPool:
             (size,) = HEADER.unpack(await reader.readexactly(HEADER.size))
             if size > MAX_FRAME:
                 raise ValueError(f"it answered with {size} bytes")
-            reply: dict[str, Any] = json.loads(await reader.readexactly(size))
+            reply = json.loads(await reader.readexactly(size))
+            if not isinstance(reply, dict) or reply.keys() not in ({"rows"}, {"fault", "retryable"}):
+                raise ValueError("it answered with what is no answer")
             return reply
         finally:
             writer.close()

@@ -19,6 +19,7 @@ from agent_env_core.sandbox.host import SandboxHost
 from agent_env_core.steps.base import declaration
 from agent_env_core.testing.fake import FakeProvider
 
+BOOKS = ("Atlas", "Basil", "Cedar")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "writing-a-verifier.md"
 
 
@@ -53,7 +54,7 @@ async def play(runner: Runner, name: str, *turns: tuple[str, list[tuple[str, dic
         await turn.end(reply)
     scores = await episode.result()
     await episode.wait_finished()
-    return scores, episode.run.verifications
+    return scores, episode.run
 
 
 def books(*names: str) -> list[tuple[str, dict[str, Any]]]:
@@ -61,9 +62,12 @@ def books(*names: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 async def test_books(library: Runner):
-    scores, found = await play(library, "return", ("All are back.", books("Atlas", "Basil", "Cedar")))
+    scores, run = await play(library, "return", ("All are back.", books(*BOOKS)))
     assert scores == {"grade": 1.0}
-    assert found["grade"].results[-1] == {"id": "told", "result": True, "weight": 0}
+    assert run.verifications["grade"].results[-1] == {"id": "told", "result": True, "weight": 0}
+    used = run.responses[0].exchanges[0].uses
+    assert [(use.tool, use.arguments, use.failure) for use in used] == [(*call, "") for call in books(*BOOKS)]
+    assert "still out" in used[0].result
     assert (await play(library, "return", ("", books("Basil"))))[0] == {"grade": pytest.approx(1 / 3)}
     assert (await play(library, "return", ("", [])))[0] == {"grade": 0.0}
     assert (await play(library, "return", ("All are back.", [("burn", {})])))[0] == {"grade": 0.0}

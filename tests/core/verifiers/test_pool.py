@@ -173,6 +173,22 @@ async def test_what_goes_wrong_is_no_score(verify: Verify, code: str, said: str)
     assert caught.value.reason.startswith("verify.py")
 
 
+@pytest.mark.parametrize("body", ["b'1'", "b'{}'", "b'{\"fault\": 1}'", "b'[' * 1_000_000", "b'\\xff'"])
+async def test_an_answer_that_a_verifier_forges_is_no_score(verify: Verify, body: str):
+    code = f"""
+        import os, struct
+
+        async def verify(mcp_url):
+            body = {body}
+            os.write(3, struct.pack("!I", len(body)))
+            for at in range(0, len(body), 4096):
+                os.write(3, body[at : at + 4096])
+            os._exit(0)
+    """
+    with pytest.raises(EpisodeError, match=r"the process of verify\.py was lost"):
+        await verify(code)
+
+
 async def test_an_env_that_cant_be_reached_may_be_tried_again(verify: Verify):
     code = """
         from agentenv_protocol import client
