@@ -42,11 +42,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 60.0
-"""Seconds a reaper goes on sweeping after its owner is gone."""
+PATIENCE = 3600.0
+"""Seconds a reaper goes on after its owner is gone where the provider doesn't answer, or can't end something: an engine
+that restarts is back by then. Where nothing resists, it is done within seconds."""
 
-QUIET_GAP = 3.0
-"""Seconds between the two sweeps that must find nothing: a create that the owner had under way may still surface."""
+QUIET_SWEEPS, QUIET_GAP = 3, 3.0
+"""So many sweeps in a row, so many seconds apart, must find nothing: a create that the owner had under way may still
+surface."""
+
+LONGEST_PAUSE = 15.0
+"""Seconds between two tries where something resists."""
 
 EXPIRY_INTERVAL = 30.0
 """Seconds between two looks for sandboxes that outlived their lease."""
@@ -196,7 +201,7 @@ class _Watch:
 
 
 async def clear(provider: SandboxProvider, labels: Mapping[str, str], *, patience: float = PATIENCE) -> Reaped:
-    """Ends everything that carries ``labels``, sweeping until two sweeps in a row find nothing.
+    """Ends everything that carries ``labels``, sweeping until several sweeps in a row find nothing.
 
     Args:
         provider: Whose sandboxes.
@@ -216,8 +221,8 @@ async def clear(provider: SandboxProvider, labels: Mapping[str, str], *, patienc
         except Exception as exc:  # the provider may be back at the next sweep
             quiet = 0
             total.failed = {"(list)": describe(exc)}
-        pause = QUIET_GAP if quiet else min(2 * pause, QUIET_GAP)
-        if quiet >= 2 or time.monotonic() + pause > ends:
+        pause = QUIET_GAP if quiet else min(2 * pause, LONGEST_PAUSE)
+        if quiet >= QUIET_SWEEPS or time.monotonic() + pause > ends:
             return total
         await asyncio.sleep(pause)
 

@@ -53,9 +53,9 @@ class TestClear:
         assert (len(done.killed), done.failed) == (3, {})
         assert set(fake.sandboxes) == {other.id}
 
-    async def test_two_quiet_sweeps_end_it(self, fake):
+    async def test_quiet_sweeps_end_it(self, fake):
         assert not await clear(fake, LABELS)
-        assert fake.calls["list"] == 2
+        assert fake.calls["list"] == reaper.QUIET_SWEEPS
 
     async def test_a_sandbox_that_surfaces_late_is_ended_too(self, fake):
         await self.make(fake)
@@ -75,6 +75,21 @@ class TestClear:
         fake.fault("kill", error=Unavailable("down"))
         done = await clear(fake, LABELS)
         assert (len(done.killed), done.failed, fake.sandboxes) == (1, {}, {})
+
+    async def test_an_engine_that_is_away_for_minutes_is_waited_for(self, fake, monkeypatch):
+        slept = []
+        sleep = asyncio.sleep
+
+        async def skip(seconds):
+            slept.append(seconds)
+            await sleep(0)
+
+        monkeypatch.setattr(reaper.asyncio, "sleep", skip)
+        await self.make(fake)
+        fake.fault("list", error=Unavailable("the daemon restarts"), times=40)
+        assert len((await clear(fake, LABELS)).killed) == 1
+        assert sum(slept) > 300
+        assert max(slept) == reaper.LONGEST_PAUSE
 
     async def test_it_gives_up_and_says_what_stands(self, fake):
         box = await self.make(fake)
@@ -185,7 +200,7 @@ def test_it_ends_what_outlived_its_lease(tmp_path):
     from agent_env_process.state import Record, State
 
     owner = Owner.current()
-    labels = {key: value for key, value in lease_labels(owner, "run", 60).items() if key != "agent-env.expires"}
+    labels = {"agent-env.owner": str(owner), "agent-env.run": "run"}
     state = State(tmp_path)
     state.save(Record("old", lease_labels(owner, "run", 60, now=0), "x"))
     state.save(Record("new", lease_labels(owner, "run", 60), "x"))

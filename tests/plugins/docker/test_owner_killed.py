@@ -24,7 +24,7 @@ async def main(image, run, mode):
     host = open_host("docker", run_id=run)
     await host.start()
     spec = SandboxSpec(image, 600, command=("sleep", "600"))
-    if mode == "idle":
+    if mode != "busy":
         await asyncio.gather(*(host.create(spec) for _ in range(4)))
         print("ready", flush=True)
         await asyncio.sleep(600)
@@ -36,8 +36,8 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("mode", ["idle", "busy"])
-async def test_a_killed_owner_leaves_nothing(base, containers_with, mode):
+@pytest.mark.parametrize("mode", ["idle", "busy", "paused"])
+async def test_a_killed_owner_leaves_nothing(base, containers_with, engine, mode):
     run = f"t-{uuid.uuid4().hex[:8]}"
     async with open_host("docker", run_id=f"{run}-neighbour") as neighbour:
         box = await neighbour.create(SandboxSpec(base, 600, command=("sleep", "600")))
@@ -45,6 +45,8 @@ async def test_a_killed_owner_leaves_nothing(base, containers_with, mode):
         owner = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
         assert await owner.stdout.readline() == b"ready\n"
         await until(lambda: len(containers_with(f"{RUN_LABEL}={run}")) >= 4)
+        if mode == "paused":  # whoever did it, a paused container is as much a leftover as any
+            engine.containers.get(containers_with(f"{RUN_LABEL}={run}")[0]).pause()
         owner.kill()
         await owner.communicate()
         await until(lambda: not containers_with(f"{RUN_LABEL}={run}"))
