@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from agent_env_core.envs.clock import VirtualClock
+from agent_env_core.envs.triggers import Firing
 from agent_env_core.errors import EpisodeError
 from agent_env_core.models import ModelSettings
 from agent_env_core.plugins import plugins
 from agent_env_core.steps.context import PlayedAgent, ToolUse
 from agent_env_core.steps.prompt_agent import PromptAgent
 from agent_env_core.steps.run_record import run_record
-from agent_env_core.verifiers.record import read_run
+from agent_env_core.verifiers.record import Run, RunRecordUnavailable, read_run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -194,3 +197,37 @@ async def test_defaults():
         "human_agent",
         600,
     )
+
+
+async def test_what_the_envs_clocks_say_and_what_their_triggers_do(conversation: Any):
+    noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
+    told = SimpleNamespace(env=SimpleNamespace(name="quay"), clock=VirtualClock(noon, 0.0), triggers=object())
+    plain = SimpleNamespace(env=SimpleNamespace(name="hut"), clock=None, triggers=None)
+    conversation.run.envs = {"Q": told, "H": plain}
+    conversation.replies = ["one", "two"]
+    await conversation.do("prompt_agent", prompt="go", prompt_id="first")
+    at = datetime.now(UTC)
+    conversation.run.firings = [
+        Firing("alarm", "Q", "open", "default", at, at, noon, (), error="broke"),
+    ]
+    await conversation.do("prompt_agent", prompt="on", prompt_id="second")
+    late = datetime.now(UTC)
+    conversation.run.firings.append(Firing("late", "Q", "open", "default", late, late, None, ()))
+
+    def record(prompt_id: str) -> Run:
+        return read_run(json.loads(json.dumps(run_record(conversation.run, conversation.run.response(prompt_id)))))
+
+    first, second = record("first"), record("second")
+    assert first.turns[0].message.env_clock == {"Q": noon, "H": None}
+    (alarm,) = first.firings(env="quay")
+    assert (alarm.trigger_id, alarm.source, alarm.turn, alarm.ok, alarm.virtual_time) == (
+        "alarm",
+        "env:Q",
+        1,
+        False,
+        noon,
+    )
+    assert alarm.provoked_by == {"tool": "open", "role": "default", "at": at.isoformat()}
+    assert [(f.trigger_id, f.turn) for f in second.firings()] == [("alarm", 0), ("late", 1)]
+    with pytest.raises(RunRecordUnavailable, match="env:hut: no triggers were registered"):
+        first.firings(env="hut")
