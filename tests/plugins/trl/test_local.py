@@ -115,6 +115,18 @@ def test_a_trainer_that_is_killed(trainer: Any, number: int) -> None:
     assert started.all_gone(), started.left()
 
 
+def test_trainer_and_server_killed_together(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what no episode has taken yet."""
+    monkeypatch.setenv("AGENT_ENV_WARM", "1")
+    started = trainer()
+    assert len(started.envs) >= 2
+    os.kill(started.server.pid, signal.SIGSTOP)  # so that neither can do anything more
+    started.process.kill()
+    started.server.kill()
+    started.process.wait(10)
+    assert started.all_gone(60), started.left()
+
+
 def test_a_killed_trainer_whose_fork_lives_on(trainer: Any) -> None:
     started = trainer("fork")
     os.kill(started.process.pid, signal.SIGKILL)
