@@ -105,6 +105,58 @@ def test_a_machine_without_files_left_is_told(slots, monkeypatch):
         slots.take()
 
 
+SHARES = """
+import asyncio, os, sys
+from pathlib import Path
+from agent_env_core.sandbox.limits import Limits
+
+log = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND)
+
+async def use(limits):
+    place = await limits.place()
+    os.write(log, f"+{sys.argv[4]}\\n".encode())
+    await asyncio.sleep(0.005)
+    os.write(log, f"-{sys.argv[4]}\\n".encode())
+    place.free()
+
+async def main():
+    limits = Limits(2, shared=Path(sys.argv[1]))
+    print("ready", flush=True)
+    input()
+    await asyncio.gather(*(use(limits) for _ in range(int(sys.argv[3]))))
+
+asyncio.run(main())
+"""
+
+
+def test_processes_keep_a_limit_together_and_one_with_few_wishes_isnt_last(tmp_path):
+    log = tmp_path / "log"
+    log.touch()
+    wishes = {"many": 40, "more": 40, "some": 10, "one": 1}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SHARES, str(tmp_path), str(log), str(count), name],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for name, count in wishes.items()
+    ]  # fmt: skip
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    lines = log.read_text().split()
+    held = most = 0
+    for line in lines:
+        held += 1 if line[0] == "+" else -1
+        most = max(most, held)
+    assert (held, most, len(lines)) == (0, 2, 2 * sum(wishes.values()))
+    assert lines.index("-one") < len(lines) / 2
+
+
 class TestRunFolder:
     def test_it_is_the_users_alone(self, tmp_path, monkeypatch):
         monkeypatch.setenv("AGENT_ENV_RUN_DIR", str(tmp_path / "run"))
