@@ -83,6 +83,7 @@ class Turn:
         system_prompt: The system prompt in force, if any.
         step_id: The step that asks.
         agent: Who is asked.
+        skills: What the agent was given to read, in its sandbox.
         number: Which played turn of the episode it is, from 1.
         of: How many played turns the task has at most.
         conversation: Turns of one conversation have the same; its history is the player's to keep.
@@ -100,6 +101,7 @@ class Turn:
         self.system_prompt = request.system_prompt
         self.step_id = request.step_id
         self.agent = request.agent.name
+        self.skills = request.agent.skills
         self.conversation = request.conversation
         self.number = number
         self.of = of

@@ -35,6 +35,17 @@ ZIP_ROOT = "root/"
 
 # Arguments: the archive, the folder to unpack it in.
 _UNPACK = 'tar -xof "$1" -C "$2"; code=$?; rm -f "$1"; exit $code'
+# Arguments: the folder, then the files to come, by their whole paths. An agent may have put something in their way.
+_CLEAR = r"""
+folder=$1
+shift
+if [ -e "$folder" ] && [ ! -d "$folder" ]; then rm -f -- "$folder"; fi
+chmod u+rwx -- "$folder"
+for path do
+  if [ -d "$path" ] || [ -L "$path" ]; then rm -rf -- "$path"; fi
+done
+:
+"""
 # Arguments: the folder, then paths in it; those that don't exist are left out.
 _PACK = r"""
 cd "$1" 2>/dev/null || exit 64
@@ -158,6 +169,9 @@ async def put_files(placed: PlacedSandbox, destination: str, files: Sequence[Fil
     await as_seen_inside(placed, destination)
     if not again:
         placed.loads.append(Load(destination, tuple(files), placed.played))
+    if placed.played:
+        paths = [posixpath.join(destination, file.path) for file in files]
+        await placed.sandbox.exec(["sh", "-c", _CLEAR, "sh", destination, *paths], timeout=COPY_SECONDS)
     try:
         if len(files) > FEW or any(file.link for file in files):
             await _put_archive(placed, destination, files)

@@ -101,8 +101,12 @@ class RunContainerUnitTestsVerifier(ScoringStep):
         """Runs the tests and records what they say."""
         placed = await run.places.find(self.sandbox_name, self.container_name)
         if not self.fresh:
-            if not self.keep_processes:
-                await settle(run, placed, self.id)
+            try:
+                if not self.keep_processes:
+                    await settle(run, placed, self.id)
+            except EpisodeError as exc:  # only the agent can have brought its sandbox to that
+                self._record(run, 0.0, exc.reason, "")
+                return
             await self._grade(run, placed)
             return
         folder = await _workdir(placed)
@@ -212,6 +216,8 @@ async def _reward(placed: PlacedSandbox, path: str) -> tuple[float, str]:
         text = (await read_start(placed, path, MAX_REWARD)).decode(errors="replace").strip()
     except FileNotFoundError:
         return 0.0, f"no file {path} was written"
+    except EpisodeError as exc:
+        return 0.0, exc.reason
     try:
         number = float(text)
     except ValueError:

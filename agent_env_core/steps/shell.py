@@ -141,10 +141,10 @@ async def end_processes(placed: PlacedSandbox) -> int:
     done = await placed.sandbox.exec(
         ["sh", "-c", _END, "sh", mode, f"{MARK}={placed.mark}", *stay], timeout=SCRIPT_SECONDS
     )
-    if done.exit_code != 0:
+    if done.exit_code != 0 or not done.stdout.strip().isdigit():
         reason = f"what the agent left running in the sandbox {placed.name!r} can't be ended: {said(done)}"
-        raise EpisodeError("verify", reason, retryable=True)
-    return int(done.stdout or b"0")
+        raise EpisodeError("verify", reason)
+    return int(done.stdout)
 
 
 async def shell(
