@@ -13,9 +13,11 @@ GRIDSIM := bundles/gridsim-v1
 PORTSIM := bundles/portsim-v1
 # More arguments for a target's program: make test-fast ARGS="-k plugins", make demo ARGS="--grpo-steps 60"
 ARGS :=
+# Where `make chaos` begins; empty takes a random seed, which it prints.
+SEED :=
 export PYTHON
 
-.PHONY: help setup demo test test-fast test-all lint types imports docs docs-serve packaging pytest bench clean distclean
+.PHONY: help setup demo test test-fast test-all lint types imports docs docs-serve packaging pytest bench chaos clean distclean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -69,6 +71,9 @@ packaging: setup  ## builds every wheel and checks them in fresh environments
 
 bench: setup  ## latency and throughput of each sandbox provider against the bare container
 	@$(PY) -m bench $(ARGS)
+
+chaos: setup  ## rollouts under faults, thousands on the fake provider: SEED=7 begins there, ARGS="--schedule FILE" replays
+	@SEED="$(SEED)" $(PY) -m chaos $(ARGS)
 
 clean:  ## removes what builds and tests made
 	rm -rf build dist site out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
