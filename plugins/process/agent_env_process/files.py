@@ -58,3 +58,18 @@ def remove_tree(path: Path) -> bool:
                     os.chmod(inner, 0o700)
         shutil.rmtree(path, ignore_errors=True)
     return not path.exists()
+
+
+def folder_size(path: Path) -> int:
+    """Bytes that a folder takes on disk; what can't be looked at counts nothing."""
+    total, folders = 0, [os.fspath(path)]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+        except OSError:
+            continue
+    return total

@@ -16,7 +16,7 @@ from agent_env_process.context import Context, CopyFault
 from agent_env_process.paths import absolute
 from agent_env_process.pythons import Interpreter, choose
 
-FORMAT = 1
+FORMAT = 2
 """Part of every image's name: raised when the same Dockerfile is to be built in another way."""
 
 _BASE = re.compile(r"(?:[\w.-]+(?::\d+)?/)?(?:[\w.-]+/)*python(?::(?P<tag>[\w.-]+))?(?:@sha256:[0-9a-f]+)?")

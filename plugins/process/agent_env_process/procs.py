@@ -50,40 +50,55 @@ class _Row:
     ended: bool
 
 
-def end_all(mark: str, leader: Known | None = None, *, patience: float = PATIENCE) -> list[int]:
+def end_all(mark: str, *leaders: Known | None, patience: float = PATIENCE) -> list[int]:
     """Kills every process of a tree and waits until they are gone.
 
     Args:
         mark: ``NAME=value``, as it stands in the environment of each.
-        leader: The process the tree started from, if there is one.
+        leaders: Processes that the tree started from.
         patience: Seconds to go on.
 
     Returns:
         The numbers of processes that would not end.
     """
-    ends, pause, found = time.monotonic() + patience, 0.001, members(mark, leader)
+    ends, pause, found = time.monotonic() + patience, 0.001, members(mark, *leaders)
     while found and time.monotonic() < ends:
         for process in found:
             send(process, signal.SIGKILL)
         time.sleep(pause)  # a killed process takes a moment, and may have started another just before
         pause = min(2 * pause, 0.1)
-        found = members(mark, leader)
+        found = members(mark, *leaders)
     return [process.pid for process in found]
 
 
-def members(mark: str, leader: Known | None = None) -> list[Known]:
+def end_namespace(holder: Known, *, patience: float = PATIENCE) -> None:
+    """Ends all processes of a PID namespace by ending its first one, and waits until they are gone.
+
+    Those that started them from outside are left: they collect their children and end by themselves. Without them
+    it would fall to the machine's first process, and the namespace would last until that comes round to it.
+    """
+    ends, pause = time.monotonic() + patience, 0.001
+    send(holder, signal.SIGKILL)
+    while holder.alive and time.monotonic() < ends:
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+
+
+def members(mark: str, *leaders: Known | None) -> list[Known]:
     """The running processes of a tree; see :func:`end_all`."""
+    known = [leader for leader in leaders if leader is not None]
     if not _LINUX:
-        return [leader] if leader is not None and leader.alive else []
+        return [leader for leader in known if leader.alive]
     rows = {row.pid: row for row in _rows()}
     chosen: set[int] = set()
-    top = rows.get(leader.pid) if leader is not None else None
-    if leader is not None and top is not None and top.start == leader.start:
-        chosen.add(top.pid)
-        chosen.update(row.pid for row in rows.values() if row.session == top.pid)
+    for leader in known:
+        top = rows.get(leader.pid)
+        if top is not None and top.start == leader.start:
+            chosen.add(top.pid)
+            chosen.update(row.pid for row in rows.values() if row.session == top.pid)
     needle = mark.encode()
     # nothing of a tree is older than what it started from, and a machine may run thousands of older processes
-    oldest = int(leader.start) if leader is not None else 0
+    oldest = min((int(leader.start) for leader in known), default=0)
     young = (row.pid for row in rows.values() if int(row.start) >= oldest and not row.ended)
     chosen.update(pid for pid in young if pid not in chosen and _marked(pid, needle))
     fresh = chosen

@@ -4,56 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 
 from agent_env_core.errors import Busy, ConfigError, Gone, SandboxError, Unavailable, Unsupported
-from agent_env_core.sandbox.contract import Capabilities, Image, SandboxInfo, SandboxSpec, refuse_unsupported
+from agent_env_core.sandbox.contract import Capabilities, Image, SandboxInfo, SandboxSpec, Unused, refuse_unsupported
 from agent_env_core.sandbox.leases import EXPIRES_LABEL, expires_label
 from agent_env_process.build import build
+from agent_env_process.cells import hold_command
 from agent_env_process.environment import MARK, loopback, main_environment
 from agent_env_process.files import copy_tree
 from agent_env_process.images import ImageCache, PreparedImage
+from agent_env_process.isolation import choose
+from agent_env_process.mounts import accounts, visible
+from agent_env_process.paths import absolute
 from agent_env_process.plan import read_plan
 from agent_env_process.ports import HeldPorts
-from agent_env_process.procs import end_all
+from agent_env_process.procs import end_all, end_namespace
+from agent_env_process.pruning import remove, tidy, unused
 from agent_env_process.running import Running
-from agent_env_process.sandbox import ProcessSandbox
+from agent_env_process.sandbox import ProcessSandbox, view_of
+from agent_env_process.settings import Settings
 from agent_env_process.state import Record, State
 
 NAME = "process"
 
 _CAPACITY = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
 
-CAPABILITIES = Capabilities(
-    isolation="none",
-    build=True,
-    network=frozenset({"open"}),
-    private_files=False,
-    extend=True,
-)
-
 
 class ProcessProvider:
     """Sandboxes that are plain processes of this machine.
 
     Args:
-        config: ``cache_dir`` and ``state_dir``, both optional paths; see the plugin's README.
+        config: See :class:`agent_env_process.settings.Settings`.
 
     Raises:
-        ValueError: ``config`` has a setting that doesn't exist.
+        ConfigError: A setting that doesn't exist, a value that it can't have, or an isolation that this machine doesn't
+            allow.
     """
 
     def __init__(self, config: Mapping[str, object] | None = None) -> None:
-        settings = dict(config or {})
-        cache = settings.pop("cache_dir", None) or _user_folder("XDG_CACHE_HOME", ".cache")
-        state = settings.pop("state_dir", None) or _user_folder("XDG_STATE_HOME", ".local/state")
-        if settings:
-            raise ValueError(f"process: unknown settings {sorted(settings)}; it knows cache_dir and state_dir")
-        self._cache = ImageCache(Path(str(cache)))
-        self._state = State(Path(str(state)))
+        self.settings = Settings.from_config(config or {})
+        self._isolation = choose(self.settings.isolation)
+        self._cache = ImageCache(self.settings.cache_dir)
+        self._state = State(self.settings.state_dir)
         self._running: dict[str, Running] = {}
 
     @property
@@ -63,8 +58,12 @@ class ProcessProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do: little isolation, and it says so."""
-        return CAPABILITIES
+        """What it can do, which depends on the isolation that this machine allows."""
+        return self._isolation.capabilities
+
+    def explain(self) -> str:
+        """Which isolation it is, for people; see :class:`agent_env_core.sandbox.contract.Explains`."""
+        return str(self._isolation)
 
     # -- images
 
@@ -82,7 +81,11 @@ class ProcessProvider:
             )
         plan = await asyncio.to_thread(read_plan, image.context, image.dockerfile)
         found = self._cache.find(plan.ref)
-        return (found or await build(self._cache, plan)).ref
+        if found is None:
+            found = await build(self._cache, plan)
+            await asyncio.to_thread(self._tidy)
+        found.touch()
+        return found.ref
 
     async def image_command(self, prepared: str) -> tuple[str, ...]:
         """The start command of the Dockerfile; empty where it has none."""
@@ -92,13 +95,15 @@ class ProcessProvider:
 
     async def create(self, spec: SandboxSpec) -> ProcessSandbox:
         """Copies the image's files to a private folder and starts the main process there."""
-        refuse_unsupported(NAME, CAPABILITIES, spec)
+        refuse_unsupported(NAME, self.capabilities, spec)
         unnamed = set(spec.ports) - set(spec.port_env.values())
         if unnamed:
             raise Unsupported(
                 f"{NAME}: ports {sorted(unnamed)} need a variable in port_env, since sandboxes share this machine's "
                 "network and each is given a port of its own"
             )
+        if spec.ports and spec.network == "none":
+            raise Unsupported(f"{NAME}: ports {list(spec.ports)} can't be reached with network='none'; leave one out")
         image = self._cache.get(spec.image)
         sandbox_id = f"p{uuid.uuid4().hex[:15]}"
         ports = HeldPorts(spec.ports)
@@ -111,9 +116,11 @@ class ProcessProvider:
                 raise
             running = Running(record, self._state, ports)
             self._running[sandbox_id] = running
+            if record.private:
+                record = await running.open_cell(self._hold(record, spec, image))
             if spec.command:
-                paths = image.paths(self._state.root(sandbox_id))
-                await running.start_main([loopback(part) for part in paths.command(spec.command)])
+                view = view_of(record, self._state, image)
+                await running.start_main([loopback(part) for part in spec.command], view)
         except BaseException as exc:
             await asyncio.shield(self._discard(sandbox_id, ports))
             if isinstance(exc, OSError):
@@ -124,22 +131,38 @@ class ProcessProvider:
     def _furnish(self, sandbox_id: str, spec: SandboxSpec, image: PreparedImage, ports: Mapping[int, int]) -> Record:
         """Everything on disk: the file that makes the sandbox known first, then its folder."""
         root = self._state.root(sandbox_id)
-        paths = image.paths(root)
         record = Record(
             id=sandbox_id,
             labels={EXPIRES_LABEL: expires_label(spec.ttl), **spec.labels},
             image=spec.image,
-            env=main_environment(sandbox_id, spec, image, paths, ports),
-            workdir=str(paths.host(spec.workdir or image.workdir)),
             ports=dict(ports),
             has_main=bool(spec.command),
+            private=self._isolation.private,
         )
+        view = view_of(record, self._state, image)
+        workdir = spec.workdir or image.workdir
+        where = absolute(workdir) if record.private else str(image.paths(root).host(workdir))
+        record = replace(record, env=main_environment(sandbox_id, spec, image, view, ports), workdir=where)
         self._state.save(record)
         root.mkdir(parents=True, mode=0o700)
-        copy_tree(image.tree, root, paths.text)
-        for folder in (Path(record.workdir), Path(record.env["HOME"]), Path(record.env["TMPDIR"])):
-            folder.mkdir(parents=True, exist_ok=True)
+        copy_tree(image.tree, root, view.text)
+        for folder in (workdir, "/root", "/tmp"):  # noqa: S108 - the sandbox's own
+            image.paths(root).host(folder).mkdir(parents=True, exist_ok=True)
+        if record.private:
+            accounts(root)
+            (root / "tmp").chmod(0o1777)
         return record
+
+    def _hold(self, record: Record, spec: SandboxSpec, image: PreparedImage) -> list[str]:
+        """The command that opens a sandbox's namespaces."""
+        libraries = record.env.get("LD_LIBRARY_PATH", "").split(":")
+        return hold_command(
+            self._isolation.kind,
+            self._state.root(record.id),
+            visible(image, [path for path in libraries if path.startswith("/")]),
+            user=self._isolation.user,
+            net=spec.network == "none",
+        )
 
     async def _discard(self, sandbox_id: str, ports: HeldPorts) -> None:
         await self.kill(sandbox_id)
@@ -169,8 +192,12 @@ class ProcessProvider:
         record = self._state.load(id)
         if record is None and running is None:
             return False
-        leader = running.main if running is not None else record.main if record is not None else None
-        resisting = await asyncio.to_thread(end_all, f"{MARK}={id}", leader)
+        leaders = running.leaders if running is not None else ()
+        if record is not None:
+            leaders += (record.holder, record.main)
+        if record is not None and record.holder is not None:
+            await asyncio.to_thread(end_namespace, record.holder)
+        resisting = await asyncio.to_thread(end_all, f"{MARK}={id}", *leaders)
         if resisting:
             raise Unavailable(f"{NAME}: processes {resisting} of sandbox {id} won't end")
         removed = await asyncio.to_thread(self._state.remove, id)
@@ -178,6 +205,22 @@ class ProcessProvider:
             running.close()
             self._running.pop(id, None)
         return removed
+
+    # -- the cache
+
+    async def unused(self) -> Sequence[Unused]:
+        """Images of no running sandbox of this machine, and Python environments that only those use."""
+        return await asyncio.to_thread(lambda: unused(self._cache, self._in_use()))
+
+    async def prune(self, id: str) -> bool:
+        """Removes one of :meth:`unused`."""
+        return await asyncio.to_thread(lambda: remove(self._cache, id, self._in_use))
+
+    def _in_use(self) -> frozenset[str]:
+        return frozenset(record.image for record in self._state.records())
+
+    def _tidy(self) -> None:
+        tidy(self._cache, self._in_use, days=self.settings.cache_days, gigabytes=self.settings.cache_gb)
 
     async def aclose(self) -> None:
         """Lets go of what ended sandboxes held; running ones go on, and need their ports and pipes."""
@@ -192,8 +235,3 @@ def _creation_error(exc: OSError) -> SandboxError:
     if exc.errno in _CAPACITY:
         return Busy(f"{NAME}: this machine has no room for another sandbox: {exc}", retry_after=2.0)
     return ConfigError(f"{NAME}: a sandbox can't be made here: {exc}")
-
-
-def _user_folder(variable: str, default: str) -> Path:
-    base = os.environ.get(variable)
-    return (Path(base) if base else Path.home() / default) / "agent-env" / "process"

@@ -14,15 +14,19 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-_ASK = "import json, sys; print(json.dumps([sys.version.split()[0], getattr(sys, '_base_executable', sys.executable)]))"
+_ASK = """
+import json, sys
+print(json.dumps([sys.version.split()[0], getattr(sys, "_base_executable", sys.executable), sys.base_prefix]))
+"""
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python: the program, and its version such as ``3.12.1``."""
+    """A Python: the program, its version such as ``3.12.1``, and the folder it is installed in."""
 
     path: Path
     version: str
+    prefix: str
 
     @property
     def minor(self) -> str:
@@ -36,7 +40,8 @@ def choose(tag: str) -> Interpreter:
     One of the same minor version if the search path has it, else the one that runs this; the log then says so.
     """
     asked = re.match(r"\d+\.\d+", tag)
-    current = Interpreter(Path(getattr(sys, "_base_executable", sys.executable)), sys.version.split()[0])
+    program = Path(getattr(sys, "_base_executable", sys.executable))
+    current = Interpreter(program, sys.version.split()[0], sys.base_prefix)
     if asked is None or asked[0] == current.minor:
         return current
     found = _on_path(asked[0])
@@ -53,10 +58,10 @@ def _on_path(minor: str) -> Interpreter | None:
             continue
         try:
             done = subprocess.run([program, "-I", "-c", _ASK], capture_output=True, timeout=30, check=True)
-            version, path = json.loads(done.stdout)
+            version, path, prefix = json.loads(done.stdout)
         except (OSError, subprocess.SubprocessError, ValueError):  # a version manager's stand-in for what isn't there
             continue
-        found = Interpreter(Path(path), version)
+        found = Interpreter(Path(path), version, prefix)
         if found.minor == minor:
             return found
     return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import uuid
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from agent_env_core.errors import Gone, Unavailable, Unsupported
 from agent_env_core.sandbox.contract import Endpoint, ExecResult
@@ -15,14 +15,16 @@ from agent_env_process.environment import LOOPBACK
 from agent_env_process.images import PreparedImage
 from agent_env_process.output import Kept
 from agent_env_process.procs import end_all
-from agent_env_process.running import Running, death
-from agent_env_process.spawn import Child, find_program
+from agent_env_process.rooted import Rooted
+from agent_env_process.running import WITHOUT_HOLDER, Running, death
+from agent_env_process.spawn import Child
 from agent_env_process.state import Record, State
+from agent_env_process.views import CANNOT_RUN, CannotRun, CellView, SharedView, View
+
+T = TypeVar("T")
 
 COMMAND_MARK = "AGENT_ENV_COMMAND"
 """Holds a value of its own in every process of one command."""
-
-CANNOT_RUN, NOT_FOUND = 126, 127
 
 
 class ProcessSandbox:
@@ -36,8 +38,7 @@ class ProcessSandbox:
     """
 
     def __init__(self, id: str, state: State, image: PreparedImage, running: Mapping[str, Running]) -> None:
-        self._id, self._state, self._running = id, state, running
-        self._paths = image.paths(state.root(id))
+        self._id, self._state, self._image, self._running = id, state, image, running
         self._last: Running | None = running.get(id)
 
     @property
@@ -60,6 +61,8 @@ class ProcessSandbox:
             raise Gone(f"process: sandbox {self._id} is gone: it was killed")
         if self._last is None and record.main is not None and not record.main.alive:
             raise Gone(f"process: sandbox {self._id} is gone: {death(None, self._state.log(self._id))}")
+        if record.private and (record.holder is None or not record.holder.alive):
+            raise Gone(f"process: sandbox {self._id} is gone: {WITHOUT_HOLDER}")
         return record
 
     async def exec(
@@ -73,25 +76,23 @@ class ProcessSandbox:
     ) -> ExecResult:
         """Runs a command in the sandbox's folder and environment, and waits for it.
 
-        Arguments that name a file of the sandbox by its absolute path are rewritten, as are the image's own paths
-        inside longer ones.
+        Without namespaces, arguments that name a file of the sandbox by its absolute path are rewritten, as are the
+        image's own paths inside longer ones.
         """
         if not argv:
             raise ValueError("exec needs a program")
         record = await self.check()
         mark = uuid.uuid4().hex
-        own = {name: self._paths.text(value) for name, value in (env or {}).items()}
+        view = view_of(record, self._state, self._image)
+        own = {name: view.text(value) for name, value in (env or {}).items()}
         whole = {**record.env, **own, COMMAND_MARK: mark}
-        folder = Path(record.workdir) if cwd is None else self._folder(cwd)
-        command = self._paths.command(argv)
-        if not folder.is_dir():
-            return _cannot(CANNOT_RUN, f"there is no folder {cwd or record.workdir}")
-        program = find_program(command[0], whole["PATH"], folder)
-        if program is None:
-            return _cannot(NOT_FOUND, f"there is no program {argv[0]}")
         out, err = Kept(), Kept()
         try:
-            child = Child([program, *command[1:]], env=whole, cwd=folder, stdout=out.add, stderr=err.add, stdin=stdin)
+            command, place = view.command(argv, whole, record.workdir if cwd is None else view.folder(cwd))
+            child = Child(command, env=whole, cwd=place, stdout=out.add, stderr=err.add, stdin=stdin)
+        except CannotRun as exc:
+            await self.check()  # or it only ended meanwhile
+            return _cannot(exc.code, exc.why)
         except OSError as exc:
             if exc.errno == errno.E2BIG:
                 return _cannot(CANNOT_RUN, f"{argv[0]} can't be run: {exc.strerror}")
@@ -114,20 +115,20 @@ class ProcessSandbox:
         return ExecResult(code, out.value(), err.value(), timed_out=code is None)
 
     async def read(self, path: str) -> bytes:
-        """Reads a file of the sandbox's folder."""
-        await self.check()
-        return await asyncio.to_thread(self._paths.host(path).read_bytes)
+        """Reads a file of the sandbox, wherever links in it point: never one of this machine's."""
+        return await self._with_files(lambda files: files.read(path))
 
     async def write(self, path: str, data: bytes) -> None:
-        """Writes a file of the sandbox's folder, making its parents."""
-        await self.check()
-        place = self._paths.host(path)
+        """Writes a file of the sandbox, making its parents."""
+        await self._with_files(lambda files: files.write(path, data))
 
-        def write() -> None:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
-
-        await asyncio.to_thread(write)
+    async def _with_files(self, work: Callable[[Rooted], T]) -> T:
+        view = view_of(await self.check(), self._state, self._image)
+        try:
+            return await asyncio.to_thread(lambda: work(view.files))
+        except OSError:
+            await self.check()  # an end takes the files away too
+            raise
 
     async def endpoint(self, port: int) -> Endpoint:
         """The loopback address of the port that stands for ``port``."""
@@ -148,10 +149,10 @@ class ProcessSandbox:
         await asyncio.to_thread(end_all, f"{COMMAND_MARK}={mark}", child.known)
         await child.finish()
 
-    def _folder(self, path: str) -> Path:
-        """A working folder: the sandbox's, or the machine's where the sandbox has none of that name."""
-        place = self._paths.host(path)
-        return place if place.is_dir() else Path(path)
+
+def view_of(record: Record, state: State, image: PreparedImage) -> View:
+    """What the processes of a sandbox see."""
+    return CellView(record.holder, image) if record.private else SharedView(state.root(record.id), image)
 
 
 def _cannot(code: int, why: str) -> ExecResult:

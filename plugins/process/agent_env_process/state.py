@@ -31,10 +31,12 @@ class Record:
         labels: Its labels, the lease's end as last set.
         image: The prepared image.
         env: The environment of its processes. May hold secrets, so the file is readable by its owner only.
-        workdir: Working folder on this machine.
+        workdir: Working folder, as its processes know it.
         ports: The sandbox's ports to this machine's.
         has_main: Whether it has a main process.
         main: That process, once it was started.
+        private: Whether it has namespaces of its own.
+        holder: The process that holds them, once they are open.
     """
 
     id: str
@@ -45,6 +47,8 @@ class Record:
     ports: Mapping[int, int] = field(default_factory=dict)
     has_main: bool = False
     main: Known | None = None
+    private: bool = False
+    holder: Known | None = None
 
 
 class State:
@@ -95,9 +99,9 @@ class State:
             return None
         try:
             data: dict[str, Any] = json.loads(self._path(sandbox_id).read_text(encoding="utf-8"))
-            main = data.pop("main")
+            known = {name: Known(**data[name]) if data[name] else None for name in ("main", "holder")}
             ports = {int(port): number for port, number in data.pop("ports").items()}
-            return Record(**data, ports=ports, main=Known(**main) if main else None)
+            return Record(**{**data, **known}, ports=ports)
         except (OSError, ValueError, TypeError, KeyError):
             return None
 

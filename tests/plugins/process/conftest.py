@@ -1,7 +1,15 @@
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
+from agent_env_process.isolation import choose
 from agent_env_process.provider import ProcessProvider
+
+from agent_env_core.errors import ConfigError
+from agent_env_core.sandbox.contract import Image
 
 
 @pytest.fixture(scope="session")
@@ -16,9 +24,15 @@ def state_home(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def config(cache_dir, tmp_path):
+def isolation(request):
+    """The best there is here; a test names another one by parametrizing this indirectly."""
+    return getattr(request, "param", "auto")
+
+
+@pytest.fixture
+def config(cache_dir, tmp_path, isolation):
     """Settings of a provider that touches nothing of this user's own."""
-    return {"cache_dir": str(cache_dir), "state_dir": str(tmp_path / "state")}
+    return {"cache_dir": str(cache_dir), "state_dir": str(tmp_path / "state"), "isolation": isolation}
 
 
 @pytest.fixture
@@ -26,3 +40,31 @@ async def provider(config):
     provider = ProcessProvider(config)
     yield provider
     await provider.aclose()
+
+
+@pytest.fixture
+def context() -> Callable[..., Image]:
+    """Writes a build context; a double underscore in a file's name stands for the dot."""
+
+    def write(folder: Path, dockerfile: str, **files: str) -> Image:
+        (folder / "Dockerfile").write_text(dockerfile)
+        for name, text in files.items():
+            (folder / name.replace("__", ".")).write_text(text)
+        return Image(context=folder)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def allowed() -> Callable[[str], None]:
+    """Skips the test where this machine doesn't allow an isolation; in CI, that it should is not left to chance."""
+
+    def check(isolation: str) -> None:
+        try:
+            choose(isolation)
+        except ConfigError as exc:
+            if os.environ.get("CI") == "true":
+                pytest.fail(str(exc), pytrace=False)
+            pytest.skip(str(exc))
+
+    return check

@@ -5,22 +5,24 @@ import base64
 import hashlib
 import json
 import logging
-import os
 import sys
 import time
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
-from agent_env_process import build as build_module
+from agent_env_process import commands, venvs
 from agent_env_process.images import ImageCache
 from agent_env_process.plan import read_plan
 from agent_env_process.provider import ProcessProvider
 
 from agent_env_core.errors import ConfigError, ImageError, Unsupported
 from agent_env_core.sandbox.contract import Image, SandboxSpec
-from agent_env_core.testing.sandbox import context, eventually
+from agent_env_core.testing.checks.base import eventually as kit_eventually
+
+eventually = partial(kit_eventually, seconds=20, what="what the test waits for")
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 FROM = f"FROM python:{HERE}-slim\n"
@@ -67,7 +69,14 @@ def wheel(folder: Path, name: str = "tinything") -> str:
     return file
 
 
-async def test_packages_are_installed_for_the_image_alone(provider, cache, folder, caplog):
+def finished(cache: ImageCache) -> list[str]:
+    """What is in the cache, but for locks."""
+    inner = cache.environments.iterdir() if cache.environments.is_dir() else ()
+    found = [*cache.folder.iterdir(), *inner]
+    return [path.name for path in found if path.suffix != ".lock" and path != cache.environments]
+
+
+async def test_packages_are_installed_for_the_image_alone(provider, cache, folder, caplog, context):
     file = wheel(folder)
     with caplog.at_level(logging.INFO):
         prepared = await provider.prepare(
@@ -77,7 +86,7 @@ async def test_packages_are_installed_for_the_image_alone(provider, cache, folde
     box = await provider.create(SandboxSpec(prepared, 60))
     said = await box.exec(["tinything"])
     assert said.stdout.startswith(b"tiny says")
-    assert str(cache.place(prepared)).encode() in said.stdout
+    assert str(cache.environments).encode() in said.stdout
     module = Path(said.stdout.decode().split()[-1])
     assert list(module.parent.glob("__pycache__/tinything.*.pyc")), "compiled when the image is built"
     seen = await box.exec(["python", "-c", "import importlib.util as u; print(u.find_spec('pluggy'))"])
@@ -85,38 +94,45 @@ async def test_packages_are_installed_for_the_image_alone(provider, cache, folde
     await provider.kill(box.id)
 
 
+PIP = """
+import os, sys
+print('\\n'.join(f'line {n}' for n in range(100)))
+print('asked for', sys.argv[1:], 'in', os.getcwd(), os.environ.get('X'))
+sys.exit('no' in sys.argv)
+"""
+
+
 @pytest.fixture
 def quick_pip(monkeypatch):
     """Environments whose pip is a few lines, since making a real one takes seconds."""
-    real = build_module._Builder._environment
+    real = venvs.run
 
-    async def environment(self, with_pip):
-        await real(self, False)
-        pip = self.place / "venv/lib" / f"python{HERE}" / "site-packages/pip"
+    async def run(argv, cwd, env, told):
+        if told != "python -m venv":
+            return await real(argv, cwd, env, told)
+        done = await real([*argv[:-1], "--without-pip", argv[-1]], cwd, env, told)
+        pip = Path(argv[-1]) / "lib" / f"python{HERE}" / "site-packages/pip"
         pip.mkdir()
-        (pip / "__main__.py").write_text(
-            "import os, sys\nprint('\\n'.join(f'line {n}' for n in range(100)))\n"
-            "print('asked for', sys.argv[1:], 'in', os.getcwd(), os.environ.get('X'))\n"
-            "sys.exit('no' in sys.argv)\n"
-        )
+        (pip / "__main__.py").write_text(PIP)
+        return done
 
-    monkeypatch.setattr(build_module._Builder, "_environment", environment)
+    monkeypatch.setattr(venvs, "run", run)
 
 
-async def test_a_failed_install_says_why_and_leaves_nothing(provider, cache, folder, quick_pip):
+async def test_a_failed_install_says_why_and_leaves_nothing(provider, cache, folder, quick_pip, context):
     dockerfile = FROM + "WORKDIR /app\nENV X=/app/x\nRUN pip install -r /app/list.txt '==1.*' no\nCOPY list.txt .\n"
     image = context(folder, dockerfile.replace("RUN", "COPY list.txt .\nRUN"), list__txt="")
     with pytest.raises(ImageError) as caught:
         await provider.prepare(image)
     first, *output = str(caught.value).splitlines()
     assert first == f"{folder}/Dockerfile:5: pip install -r /app/list.txt '==1.*' no failed with exit code 1:"
-    tree = next(word for word in output[-1].split() if word.endswith("/tree/app"))
+    tree = next(word for word in output[-1].split() if word.endswith("/scratch/app"))
     assert output[-1] == f"asked for ['install', '-r', '{tree}/list.txt', '==1.*', 'no'] in {tree} {tree}/x"
     assert output[0] == "line 71", "the end of the output is what counts"
-    assert [name for name in os.listdir(cache.folder) if not name.endswith(".lock")] == []
+    assert finished(cache) == []
 
 
-async def test_an_image_found_in_the_cache_takes_milliseconds(provider, cache, folder):
+async def test_an_image_found_in_the_cache_takes_milliseconds(provider, cache, folder, context):
     image = context(folder, FROM + "COPY hello.py /app/\n", hello__py="print('hello')")
     await provider.prepare(image)
     began = time.perf_counter()
@@ -124,7 +140,7 @@ async def test_an_image_found_in_the_cache_takes_milliseconds(provider, cache, f
     assert time.perf_counter() - began < 0.2  # 4 ms on an idle machine
 
 
-async def test_everything_copied_is_compiled_under_its_own_name(provider, cache, folder):
+async def test_everything_copied_is_compiled_under_its_own_name(provider, cache, folder, context):
     prepared = await provider.prepare(context(folder, FROM + "COPY hello.py /app/\n", hello__py="x = 1"))
     compiled = list((cache.place(prepared) / "tree/app/__pycache__").iterdir())
     assert len(compiled) == 1
@@ -135,7 +151,7 @@ async def test_everything_copied_is_compiled_under_its_own_name(provider, cache,
     await provider.kill(box.id)
 
 
-async def test_files_lie_where_docker_would_put_them(provider, cache, folder):
+async def test_files_lie_where_docker_would_put_them(provider, cache, folder, context):
     (folder / "data/sub").mkdir(parents=True)
     (folder / "data/sub/x").write_text("x")
     (folder / "run.sh").write_text("#!/bin/sh\necho ran\n")
@@ -171,7 +187,7 @@ async def test_files_lie_where_docker_would_put_them(provider, cache, folder):
     await provider.kill(box.id)
 
 
-async def test_many_processes_build_an_image_once(config, cache, folder):
+async def test_many_processes_build_an_image_once(config, cache, folder, context):
     context(folder, FROM + "COPY hello.txt /app/\n", hello__txt="hi")
     script = (
         "import asyncio, json, logging, sys\n"
@@ -190,7 +206,7 @@ async def test_many_processes_build_an_image_once(config, cache, folder):
     assert sum(b"prepared" in err for _, err in said) == 1
 
 
-async def test_a_cancelled_build_leaves_nothing(provider, cache, folder, monkeypatch, no_processes_left):
+async def test_a_cancelled_build_leaves_nothing(provider, cache, folder, monkeypatch, no_processes_left, context):
     slow, said = folder.parent / "python", folder.parent / "pid"
     slow.write_text(f"#!/bin/sh\necho $$ > {said}.part\nmv {said}.part {said}\nsleep 600 & sleep 600\n")
     slow.chmod(0o755)
@@ -205,10 +221,10 @@ async def test_a_cancelled_build_leaves_nothing(provider, cache, folder, monkeyp
     with pytest.raises(asyncio.CancelledError):
         await build
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    assert [name for name in os.listdir(cache.folder) if not name.endswith(".lock")] == []
+    assert finished(cache) == []
 
 
-async def test_a_build_that_was_killed_is_begun_again(config, cache, folder, provider):
+async def test_a_build_that_was_killed_is_begun_again(config, cache, folder, provider, context):
     image = context(folder, FROM + "COPY hello.txt /app/\n", hello__txt="hi")
     plan = await asyncio.to_thread(read_plan, folder, "Dockerfile")
     ruin = cache.place(plan.ref)
@@ -227,16 +243,16 @@ async def test_a_build_sees_the_index_and_no_secrets(monkeypatch):
     monkeypatch.setenv("PIP_INDEX_URL", "https://index.example")
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example")
     monkeypatch.setenv("PIPSQUEAK", "no")
-    env = build_module._build_environment()
+    env = commands._environment()
     assert env["PIP_INDEX_URL"]
     assert env["HTTPS_PROXY"]
     assert {"HF_TOKEN", "PIPSQUEAK"}.isdisjoint(env)
 
 
 async def test_a_long_step_says_that_it_still_runs(monkeypatch, caplog):
-    monkeypatch.setattr(build_module, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(commands, "HEARTBEAT", 0.01)
     with caplog.at_level(logging.INFO):
-        beat = asyncio.create_task(build_module._heartbeat("pip install x", lambda: b"one\nCollecting x\n"))
+        beat = asyncio.create_task(commands._heartbeat("pip install x", lambda: b"one\nCollecting x\n"))
         await eventually(lambda: asyncio.sleep(0, caplog.records))
         beat.cancel()
     assert "pip install x: still running after 0 s: Collecting x" in caplog.text
@@ -247,13 +263,13 @@ async def test_a_registry_reference_is_refused_with_the_way_out(provider):
         await provider.prepare(Image(ref="python:3.12"))
 
 
-async def test_a_cache_that_cant_be_written_is_a_matter_of_configuration(provider, cache, folder, tmp_path):
+async def test_a_cache_that_cant_be_written_is_a_matter_of_configuration(provider, cache, folder, tmp_path, context):
     (tmp_path / "cache").write_text("a file in the way")
     with pytest.raises(ConfigError, match="XDG_CACHE_HOME"):
         await provider.prepare(context(folder, FROM))
 
 
-async def test_a_missing_environment_module_is_named(provider, cache, folder, monkeypatch):
+async def test_a_missing_environment_module_is_named(provider, cache, folder, monkeypatch, context):
     fake = folder.parent / "python"
     fake.write_text("#!/bin/sh\necho 'ensurepip is not available'; exit 1\n")
     fake.chmod(0o755)
@@ -262,7 +278,7 @@ async def test_a_missing_environment_module_is_named(provider, cache, folder, mo
         await provider.prepare(context(folder, FROM))
 
 
-async def test_the_start_command_of_an_image_is_known(provider, cache, folder):
+async def test_the_start_command_of_an_image_is_known(provider, cache, folder, context):
     prepared = await provider.prepare(context(folder, FROM + 'ENTRYPOINT ["python"]\nCMD ["-V"]\n'))
     assert await provider.image_command(prepared) == ("python", "-V")
 
@@ -274,8 +290,14 @@ def test_an_unknown_image_is_named(cache):
 
 
 def test_settings_are_checked():
-    with pytest.raises(ValueError, match=r"unknown settings \['cach_dir'\]"):
-        ProcessProvider({"cach_dir": "/x"})
+    for config, part in (
+        ({"cach_dir": "/x"}, "no setting 'cach_dir'; known: isolation, cache_dir"),
+        ({"cache_gb": "much"}, "cache_gb='much' must be of type float"),
+        ({"cache_days": 0}, "cache_days=0.0 must be above 0"),
+        ({"isolation": "vm"}, "isolation='vm' must be one of auto, bubblewrap, namespace, none"),
+    ):
+        with pytest.raises(ConfigError, match=part):
+            ProcessProvider(config)
 
 
 def test_folders_follow_the_users_settings(monkeypatch, tmp_path):

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -19,7 +20,9 @@ from agent_env_process.state import State
 
 from agent_env_core.sandbox.choose import open_host
 from agent_env_core.sandbox.contract import SandboxSpec
-from agent_env_core.testing.sandbox import context, eventually
+from agent_env_core.testing.checks.base import eventually as kit_eventually
+
+eventually = partial(kit_eventually, seconds=20, what="what the test waits for")
 
 OWNER = """
 import asyncio, json, os, sys, time
@@ -68,7 +71,7 @@ def state(config):
 
 
 @pytest.fixture
-async def image(provider, tmp_path):
+async def image(provider, tmp_path, context):
     folder = tmp_path / "context"
     folder.mkdir()
     return await provider.prepare(context(folder, "FROM python:3.11-slim\nWORKDIR /app\n"))
@@ -104,7 +107,7 @@ async def nothing_left(state, ids):
             members(f"{MARK}={sandbox_id}") for sandbox_id in ids
         )
 
-    await eventually(gone, 20)
+    await eventually(gone)
     assert not any(state.box(sandbox_id).exists() for sandbox_id in ids)
 
 

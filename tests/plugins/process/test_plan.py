@@ -154,13 +154,18 @@ class TestPython:
 
     def test_another_one_is_taken_from_the_search_path(self, tmp_path, monkeypatch):
         broken, good = tmp_path / "a", tmp_path / "b"
-        for folder, script in ((broken, "exit 127"), (good, 'echo \'["3.99.1", "/opt/python3.99"]\'')):
+        for folder, script in ((broken, "exit 127"), (good, 'echo \'["3.99.1", "/opt/python3.99", "/opt"]\'')):
             folder.mkdir()
             (folder / "python3.99").write_text(f"#!/bin/sh\n{script}\n")
             (folder / "python3.99").chmod(0o755)
         monkeypatch.setenv("PATH", f"{broken}:{good}")
         found = choose("3.99-slim")
-        assert (str(found.path), found.version, found.minor) == ("/opt/python3.99", "3.99.1", "3.99")
+        assert (str(found.path), found.version, found.prefix, found.minor) == (
+            "/opt/python3.99",
+            "3.99.1",
+            "/opt",
+            "3.99",
+        )
 
     def test_without_one_the_current_one_is_taken_and_said(self, monkeypatch, caplog):
         monkeypatch.setenv("PATH", "/nowhere")

@@ -1,0 +1,103 @@
+"""A sandbox's namespaces: the commands that open them and that run something in them.
+
+One process holds them and does nothing else. It is the first in its PID namespace, so its end is the end of everything
+in there, whatever that has done to its environment, its session or its parents; and the kernel ends it with the process
+that made the sandbox.
+"""
+
+from __future__ import annotations
+
+import py_compile
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+from agent_env_core.errors import Unavailable
+from agent_env_process.mounts import Mount
+from agent_env_process.procs import Known
+
+HOSTNAME = "sandbox"
+WAIT = ("/bin/sh", "-c", "echo ready; exec sleep 2147483647")
+"""What keeps bubblewrap's namespaces open."""
+
+_HOLDER = re.compile(rb'"child-pid":\s*(\d+)')
+_READY = re.compile(rb"^ready$", re.MULTILINE)
+
+
+@cache
+def _inside() -> tuple[str, ...]:
+    """The command that runs ``inside.py``: compiled here, once, since every command in a sandbox starts it."""
+    source = Path(__file__).with_name("inside.py")
+    program = getattr(sys, "_base_executable", sys.executable)
+    try:
+        compiled = py_compile.compile(str(source), doraise=True)
+    except OSError:  # installed where this user can't write
+        compiled = None
+    return (program, "-I", "-S", compiled or str(source))
+
+
+def hold_command(kind: str, root: Path, mounts: Iterable[Mount], *, user: bool, net: bool) -> list[str]:
+    """The command that opens namespaces and holds them; :func:`holder_pid` reads what it says.
+
+    Args:
+        kind: ``bubblewrap`` or ``namespace``.
+        root: Becomes ``/``, writable.
+        mounts: What lies over it, in order.
+        user: In a user namespace, or by root's rights.
+        net: With a network of its own.
+    """
+    if kind == "namespace":
+        words = [word for mount in mounts for word in (mount.kind, mount.source, mount.target)]
+        return [*_inside(), "hold", str(root), "1" if user else "0", "1" if net else "0", HOSTNAME, *words]
+    # Through a shell, since bubblewrap closes the descriptor that it tells the process's number on.
+    command = ["/bin/sh", "-c", 'exec "$@" 3>&1', "sh", "bwrap", "--die-with-parent", "--new-session"]
+    command += [
+        "--unshare-pid",
+        "--unshare-ipc",
+        "--unshare-uts",
+        "--hostname",
+        HOSTNAME,
+        "--cap-drop",
+        "ALL",
+        "--info-fd",
+        "3",
+    ]
+    command += ["--unshare-user", "--uid", "0", "--gid", "0"] if user else []
+    command += ["--unshare-net"] if net else []
+    command += ["--bind", str(root), "/"]
+    for mount in mounts:
+        match mount.kind:
+            case "readonly":
+                command += ["--ro-bind", mount.source, mount.target]
+            case "symlink":
+                command += ["--symlink", mount.source, mount.target]
+            case _:
+                command += [f"--{mount.kind}", mount.target]
+    return [*command, "--", *WAIT]
+
+
+def holder_pid(said: bytes) -> int | None:
+    """The process that holds the namespaces, once they are ready."""
+    found = _HOLDER.search(said)
+    return int(found[1]) if found is not None and _READY.search(said) else None
+
+
+def enter_command(holder: Known, folder: str, argv: Sequence[str]) -> list[str]:
+    """The command that runs ``argv`` in the namespaces of ``holder``, in ``folder`` there, and ends as it does."""
+    return [*_inside(), "enter", str(holder.pid), holder.start, folder, *argv]
+
+
+def holder_of(said: bytes) -> Known:
+    """The process that holds the namespaces.
+
+    Raises:
+        Unavailable: They could not be opened.
+    """
+    pid = holder_pid(said)
+    known = Known.look(pid) if pid is not None else None
+    if known is None:
+        text = said.decode(errors="replace").strip()
+        raise Unavailable(f"process: the namespaces of a sandbox could not be opened: {text or 'nothing was said'}")
+    return known

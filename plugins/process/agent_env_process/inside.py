@@ -1,0 +1,248 @@
+"""Run as a program, never imported: opens a sandbox's namespaces, or starts a command in them.
+
+``hold ROOT USER NET HOSTNAME [KIND SOURCE TARGET]…`` makes namespaces with these mounts and keeps them.
+``enter PID START FOLDER PROGRAM [ARGUMENT]…`` runs a program in those of process ``PID``.
+
+It runs with the Python of the server in isolated mode, knows the system calls it needs and imports little, since every
+command pays for that. A process that enters a user namespace holds all capabilities there, for a moment. So they are
+given up here, by code of the host, before the first file of the sandbox is looked at as a program.
+"""
+
+import ctypes
+import os
+import sys
+
+NEW_NAMESPACES = {
+    "user": 0x10000000, "mnt": 0x00020000, "pid": 0x20000000, "ipc": 0x08000000, "uts": 0x04000000, "net": 0x40000000,
+}  # fmt: skip
+PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
+MOUNT_SETATTR = 442  # the same on every architecture; Linux 5.12
+
+READ_ONLY, NO_SUID, NO_DEV, REMOUNT, BIND, RECURSIVE, PRIVATE, DETACH = 1, 2, 4, 32, 4096, 16384, 1 << 18, 2
+AT_FDCWD, AT_RECURSIVE = -100, 0x8000
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+GUARDED = ("sys", "sysrq-trigger", "irq", "bus")
+"""Parts of ``/proc`` that steer the machine, and that root of the machine may write even without a capability."""
+
+NOT_RUNNABLE, NOT_FOUND = 126, 127
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def check(code: int, doing: str) -> int:
+    """Raises what the system call before it left in errno."""
+    if code < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{doing}: {os.strerror(number)}")
+    return code
+
+
+def die_with_parent(parent: int) -> None:
+    """Asks the kernel to kill this process when its parent ends, and ends where that has happened already."""
+    check(libc.prctl(1, 9, 0, 0, 0), "prctl")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def drop_privileges() -> None:
+    """No capabilities from here on, and no program that gives any back."""
+    check(libc.prctl(38, 1, 0, 0, 0), "no_new_privs")
+    libc.prctl(47, 4, 0, 0, 0)  # the ambient set
+    for capability in range(64):
+        if libc.prctl(23, capability, 0, 0, 0) < 0:
+            break
+        libc.prctl(24, capability, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    check(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+
+
+# -- enter
+
+
+def enter(pid: str, start: str, folder: str, program: list[str]) -> None:
+    """Joins the namespaces of a process, and becomes the parent of ``program`` there."""
+    names = [name for name in NEW_NAMESPACES if namespace(pid, name) != namespace("self", name)]
+    handles = [(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), name) for name in names]
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        if file.read().rpartition(b")")[2].split()[19].decode() != start:
+            raise OSError(f"process {pid} is another one by now")
+    for handle, name in handles:  # the user namespace first: it gives the right to join the others
+        check(libc.setns(handle, NEW_NAMESPACES[name]), f"joining the {name} namespace")
+    drop_privileges()  # nothing was imported or run since the files are the sandbox's, and nothing may be before this
+    child = os.fork()
+    if child == 0:
+        # Its parent is in another PID namespace and can't be asked for. Should it be dead already, then what this
+        # starts ends with the sandbox.
+        check(libc.prctl(1, 9, 0, 0, 0), "prctl")
+        os.setsid()
+        become(folder, program)
+    for stream in range(3):  # they are the child's alone, so that their other ends see when it lets go
+        os.dup2(NOTHING, stream)
+    pass_on(os.waitpid(child, 0)[1])
+
+
+def namespace(pid: str, name: str) -> str:
+    """Names a namespace of a process."""
+    return os.readlink(f"/proc/{pid}/ns/{name}")
+
+
+def become(folder: str, program: list[str]) -> None:
+    """Runs the program in this process's place; what keeps it from running is said as a shell says it."""
+    try:
+        os.chdir(folder)
+    except OSError as exc:
+        give_up(NOT_RUNNABLE, f"there is no folder {folder}: {exc.strerror}")
+    for number in (13, 25):  # Python ignores SIGPIPE and SIGXFSZ, and a program would inherit that
+        libc.signal(number, None)
+    name, problem = program[0], ""
+    # Not `os.execvp`: it would import a module, from the sandbox's files.
+    folders = (
+        [""] if "/" in name else [part + "/" for part in os.environ.get("PATH", "/usr/bin:/bin").split(":") if part]
+    )
+    for part in folders:
+        try:
+            os.execv(part + name, program)  # noqa: S606 - a shell is not wanted
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as exc:
+            problem = exc.strerror or str(exc)
+            if exc.errno == 7:  # the arguments are too long, whichever the program
+                break
+    if problem:
+        give_up(NOT_RUNNABLE, f"{name} can't be run: {problem}")
+    give_up(NOT_FOUND, f"there is no program {name}")
+
+
+def give_up(code: int, why: str) -> None:
+    """Ends, and says why."""
+    os.write(2, f"agent-env: {why}\n".encode(errors="surrogateescape"))
+    os._exit(code)
+
+
+def pass_on(status: int) -> None:
+    """Ends as the child did."""
+    if os.WIFSIGNALED(status):
+        libc.prctl(4, 0, 0, 0, 0)  # not dumpable: one core file of a crash is enough
+        libc.signal(os.WTERMSIG(status), None)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+        os._exit(128 + os.WTERMSIG(status))
+    os._exit(os.WEXITSTATUS(status))
+
+
+# -- hold
+
+
+def hold(root: str, user: bool, net: bool, hostname: str, mounts: list[tuple[str, str, str]]) -> None:
+    """Makes the namespaces, says the number of the process that holds them, and waits for its end."""
+    parent, uid, gid = os.getppid(), os.geteuid(), os.getegid()
+    kinds = [name for name in NEW_NAMESPACES if (name != "user" or user) and (name != "net" or net)]
+    check(libc.unshare(sum(NEW_NAMESPACES[name] for name in kinds)), "new namespaces")
+    if user:
+        for name, line in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(line)
+    die_with_parent(parent)
+    child = os.fork()
+    if child == 0:
+        check(libc.prctl(1, 9, 0, 0, 0), "prctl")
+        if net:
+            loopback_up()
+        check(libc.sethostname(hostname.encode(), len(hostname)), "sethostname")
+        build(root, mounts)
+        os.setsid()
+        drop_privileges()
+        os.execv("/bin/sh", ["sh", "-c", "echo ready; sleep 2147483647 & wait"])  # noqa: S606 - it is the shell
+    os.write(1, f'{{"child-pid": {child}}}\n'.encode())
+    for stream in range(3):
+        os.dup2(NOTHING, stream)
+    pass_on(os.waitpid(child, 0)[1])
+
+
+def loopback_up() -> None:
+    """A new network has a loopback, which is down."""
+    import fcntl
+    import socket
+    import struct
+
+    with socket.socket() as any_socket:
+        request = struct.pack("16sh14x", b"lo", 0x1 | 0x40)  # up, running
+        fcntl.ioctl(any_socket, 0x8914, request)
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    """Mounts something, as the system call of that name does."""
+    words = [word.encode(errors="surrogateescape") if word else None for word in (source, target, kind)]
+    check(libc.mount(*words, ctypes.c_ulong(flags), data.encode() or None), f"mount {target}")
+
+
+def make_read_only(target: str) -> None:
+    """A mount and all below it."""
+    wanted = (ctypes.c_uint64 * 4)(READ_ONLY | NO_SUID | NO_DEV, 0, 0, 0)
+    path = target.encode(errors="surrogateescape")
+    code = libc.syscall(MOUNT_SETATTR, AT_FDCWD, path, AT_RECURSIVE, ctypes.byref(wanted), ctypes.sizeof(wanted))
+    check(code, f"mount {target} read-only")
+
+
+def build(root: str, mounts: list[tuple[str, str, str]]) -> None:
+    """Mounts what the sandbox sees below ``root``, and makes that the root of all."""
+    mount("", "/", flags=RECURSIVE | PRIVATE)
+    mount(root, root, flags=BIND)
+    for kind, source, target in mounts:
+        place = root + target
+        if kind == "symlink":
+            os.symlink(source, place)
+            continue
+        make_place(place, folder=kind not in ("bind", "readonly") or os.path.isdir(source))
+        if kind in ("bind", "readonly"):
+            mount(source, place, flags=BIND | RECURSIVE)
+            if kind == "readonly":
+                make_read_only(place)
+        elif kind == "proc":
+            mount("proc", place, "proc", NO_SUID | NO_DEV)
+            for name in GUARDED:
+                if os.path.exists(f"{place}/{name}"):
+                    mount(f"{place}/{name}", f"{place}/{name}", flags=BIND | RECURSIVE)
+                    make_read_only(f"{place}/{name}")
+        elif kind == "dev":
+            devices(place)
+    os.chdir(root)
+    check(libc.syscall(PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
+    check(libc.umount2(b".", DETACH), "umount of the old root")
+    os.chdir("/")
+
+
+def make_place(place: str, *, folder: bool) -> None:
+    """Something to mount on."""
+    if os.path.lexists(place):
+        return
+    os.makedirs(place if folder else os.path.dirname(place), exist_ok=True)
+    if not folder:
+        os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o644))
+
+
+def devices(place: str) -> None:
+    """The devices that any program may have, terminals and shared memory of the sandbox's own."""
+    mount("tmpfs", place, "tmpfs", NO_SUID, "mode=0755")
+    for name in DEVICES:
+        make_place(f"{place}/{name}", folder=False)
+        mount(f"/dev/{name}", f"{place}/{name}", flags=BIND)
+    for name, target in {"fd": "self/fd", "stdin": "self/fd/0", "stdout": "self/fd/1", "stderr": "self/fd/2"}.items():
+        os.symlink(f"/proc/{target}", f"{place}/{name}")
+    for name in ("pts", "shm"):
+        os.mkdir(f"{place}/{name}")
+    mount("devpts", f"{place}/pts", "devpts", NO_SUID, "newinstance,ptmxmode=0666,mode=620")
+    os.symlink("pts/ptmx", f"{place}/ptmx")
+    mount("tmpfs", f"{place}/shm", "tmpfs", NO_SUID | NO_DEV, "mode=1777")
+
+
+if __name__ == "__main__":
+    NOTHING = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    verb, *words = sys.argv[1:]
+    try:
+        if verb == "enter":
+            enter(words[0], words[1], words[2], words[3:])
+        else:
+            triples = [(words[at], words[at + 1], words[at + 2]) for at in range(4, len(words), 3)]
+            hold(words[0], words[1] == "1", words[2] == "1", words[3], triples)
+    except OSError as failed:
+        give_up(125, failed.strerror or str(failed))

@@ -1,0 +1,301 @@
+"""What namespaces keep apart, and what happens where a machine doesn't allow them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+from agent_env_process import isolation as module
+from agent_env_process.environment import MARK
+from agent_env_process.isolation import choose
+from agent_env_process.procs import members
+from agent_env_process.provider import ProcessProvider
+from agent_env_process.state import State
+
+from agent_env_core.errors import ConfigError, Gone, ImageError, Unsupported
+from agent_env_core.sandbox.contract import SandboxSpec
+from agent_env_core.testing.checks.base import eventually as kit_eventually
+
+eventually = partial(kit_eventually, seconds=20, what="what the test waits for")
+each = pytest.mark.parametrize("isolation", ["bubblewrap", "namespace"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def _allowed(isolation, allowed):
+    allowed("namespace" if isolation == "auto" else isolation)
+
+
+@pytest.fixture
+async def image(provider, tmp_path, context):
+    folder = tmp_path / "context"
+    folder.mkdir()
+    lines = (
+        "FROM python:3.11-slim",
+        "WORKDIR /app",
+        "ENV DATA=/app/data",
+        "COPY hello.txt data/",
+        "COPY --chmod=755 hi",
+    )
+    dockerfile = "\n".join(lines) + " /usr/local/bin/\n"
+    return await provider.prepare(context(folder, dockerfile, hello__txt="hello", hi="#!/bin/sh\necho hi\n"))
+
+
+@pytest.fixture
+async def create(provider, image):
+    made = []
+
+    async def create(**settings):
+        made.append(await provider.create(SandboxSpec(**{"image": image, "ttl": 600, **settings})))
+        return made[-1]
+
+    yield create
+    for box in made:
+        await provider.kill(box.id)
+
+
+def shell(text):
+    return ["sh", "-c", text]
+
+
+# -- files
+
+
+@each
+async def test_paths_are_what_they_are(create):
+    box = await create()
+    done = await box.exec(shell("pwd; cat $DATA/hello.txt; echo; hi; echo $HOME $TMPDIR; id -un; hostname"))
+    assert done.stdout.decode().split() == ["/app", "hello", "hi", "/root", "/tmp", "root", "sandbox"], done
+
+
+@each
+async def test_what_one_writes_no_other_sees(create):
+    one, other = await create(), await create()
+    for path in (
+        "/tmp/state",
+        "/data/state",
+        "/etc/state",
+        "/state",
+        "/var/lib/state",
+        "/root/state",
+        "/dev/shm/state",
+    ):
+        said = shell(f"mkdir -p $(dirname {path}) && echo mine > {path}")
+        assert (await one.exec(said)).exit_code == 0, path
+        assert (await other.exec(["cat", path])).exit_code == 1, path
+        assert not await asyncio.to_thread(os.path.exists, path), path
+    assert await one.read("/data/state") == b"mine\n"
+
+
+@each
+async def test_this_machines_files_are_hidden_or_read_only(create, tmp_path, state_home):
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    box = await create()
+    hidden = [
+        str(secret),
+        str(Path.home() / ".ssh"),
+        "/home",
+        "/etc/shadow",
+        "/etc/ssl/private",
+        "/var/run/docker.sock",
+    ]
+    hidden += ["/run", "/sys", "/boot", "/work", "/opt", "/srv", "/mnt"]
+    done = await box.exec(shell("".join(f"ls -d {path}; " for path in hidden)))
+    assert done.stdout == b"", done.stdout
+    for path in ("/usr/bin/x", "/bin/x", "/usr/lib/x", "/proc/sys/kernel/core_pattern", "/etc/resolv.conf"):
+        done = await box.exec(shell(f"echo x > {path}"))
+        assert done.exit_code != 0, path
+        with pytest.raises(PermissionError):
+            await box.write(path, b"x")
+
+
+@each
+async def test_a_link_leads_nowhere_out_of_the_sandbox(create, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    box = await create()
+    await box.exec(
+        shell(f"ln -s {secret} /app/link; ln -s {tmp_path} /app/folder; mkfifo /app/pipe; ln -s loop /app/loop")
+    )
+    for path in ("/app/link", "/app/folder/secret", f"/app/../../../../..{secret}"):
+        with pytest.raises(FileNotFoundError):
+            await box.read(path)
+    await box.write("/app/link", b"mine")
+    assert secret.read_text() == "secret"
+    assert (await box.exec(["cat", str(secret)])).stdout == b"mine"
+    for path in ("/app/pipe", "/app/loop", "/dev/null"):
+        with pytest.raises(PermissionError):
+            await box.read(path)
+
+
+@each
+async def test_a_python_installed_in_a_home_is_seen_and_the_home_is_not(create):
+    box = await create()
+    code = "import sys, ssl, sqlite3, json; print(sys.base_prefix)"
+    done = await box.exec(["python3", "-c", code])
+    assert done.stdout.decode().strip() == sys.base_prefix, done
+    home = str(Path.home())
+    if sys.base_prefix.startswith(home):
+        seen = (await box.exec(["ls", "-A", home])).stdout.decode().split()
+        assert set(seen) < set(os.listdir(home)), seen
+
+
+# -- processes and rights
+
+
+@each
+async def test_processes_of_this_machine_are_not_seen(create):
+    box = await create(command=("sleep", "600"))
+    seen = (await box.exec(shell("cat /proc/[0-9]*/comm"))).stdout.decode().split()
+    assert "sleep" in seen
+    assert set(seen) <= {"bwrap", "sh", "sleep", "cat"}
+    done = await box.exec(shell(f"kill -9 {os.getpid()}"))
+    assert done.exit_code != 0
+
+
+@each
+async def test_nothing_in_it_has_any_rights(create):
+    box = await create()
+    said = (await box.exec(shell("grep -h ^Cap /proc/self/status; grep NoNewPrivs /proc/self/status"))).stdout.decode()
+    values = dict(line.split() for line in said.splitlines())
+    assert values.pop("NoNewPrivs:") == "1"
+    assert {int(value, 16) for value in values.values()} == {0}
+    for command in ("mount -t tmpfs none /mnt", "mount -o remount,rw /usr", "umount -l /usr", "chroot / true"):
+        assert (await box.exec(shell(f"mkdir -p /mnt; {command}"))).exit_code != 0, command
+
+
+@each
+async def test_a_program_planted_in_it_runs_with_no_rights_either(create):
+    """A command passes through the sandbox's files before it runs; none of those may be run with our rights."""
+    box = await create(env={"LD_LIBRARY_PATH": "/app/lib", "PATH": "/app/bin:/usr/bin:/bin"})
+    planted = b"#!/bin/sh\ngrep ^CapEff /proc/self/status\n"
+    for place in ("/app/bin/setpriv", "/app/bin/sh", "/app/os.py", "/app/ctypes/__init__.py"):
+        await box.write(place, planted)
+    await box.exec(["/bin/chmod", "755", "/app/bin/setpriv", "/app/bin/sh"])
+    assert (await box.exec(["sh"], cwd="/app")).stdout.split()[-1] == b"0" * 16
+
+
+@each
+async def test_a_tree_that_hides_is_ended(create, provider, no_processes_left):
+    script = (
+        "import os, subprocess, time\n"
+        "if os.fork(): os._exit(0)\n"  # its parent is gone, its session its own, its environment empty
+        "os.setsid()\n"
+        "os.execve('/bin/sleep', ['sleep', '613'], {})\n"
+    )
+    box = await create()
+    assert (await box.exec(["python3", "-c", script])).exit_code == 0
+
+    def hiding():
+        return [process for process in psutil.process_iter() if "613" in _command(process)]
+
+    await eventually(lambda: asyncio.sleep(0, hiding()))
+    assert await provider.kill(box.id)
+    assert hiding() == []
+
+
+def _command(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@each
+async def test_a_sandbox_whose_namespaces_are_killed_is_gone(create, config):
+    box = await create()
+    holder = State(Path(config["state_dir"])).load(box.id).holder
+    os.kill(holder.pid, 9)
+
+    async def gone():
+        with contextlib.suppress(Gone):
+            await box.exec(["true"])
+            return False
+        return True
+
+    await eventually(gone)
+    with pytest.raises(Gone, match="held its namespaces"):
+        await box.read("/app/data/hello.txt")
+    assert members(f"{MARK}={box.id}") == []
+
+
+@each
+async def test_a_terminal_can_be_had(create):
+    box = await create()
+    if shutil.which("script") is None:
+        pytest.skip("script isn't installed")
+    done = await box.exec(["script", "-qec", "tty", "/dev/null"])
+    assert done.stdout.strip() == b"/dev/pts/0", done
+
+
+# -- network
+
+
+@each
+async def test_no_network_is_none_at_all(create):
+    box = await create(network="none")
+    assert (await box.exec(shell("grep -c : /proc/net/dev"))).stdout == b"1\n"
+    code = "import socket; s = socket.create_server(('127.0.0.1', 0)); socket.create_connection(s.getsockname())"
+    assert (await box.exec(["python3", "-c", code])).exit_code == 0, "its own loopback works"
+    with pytest.raises(Unsupported, match="can't be reached with network='none'"):
+        await create(network="none", ports=(80,), port_env={"PORT": 80})
+
+
+@each
+async def test_a_main_program_that_is_not_there_is_an_image_error(create, provider):
+    for program in ("no-such-program", "/app/none", str(Path.home() / "x")):
+        with pytest.raises(ImageError, match="there is no program"):
+            await create(command=(program,))
+    assert [info async for info in provider.list({})] == []
+
+
+# -- choosing
+
+
+def test_what_a_machine_does_not_allow_is_refused_with_the_fix(monkeypatch, config):
+    monkeypatch.setattr(module, "_attempt", lambda candidate: "new namespaces: Operation not permitted")
+    _forget(monkeypatch)
+    with pytest.raises(
+        ConfigError, match=r"isolation='namespace' can't be kept .*not permitted.*user.max_user_namespaces"
+    ):
+        ProcessProvider({**config, "isolation": "namespace"})
+    provider = ProcessProvider({**config, "isolation": "auto"})
+    can = provider.capabilities
+    assert (can.isolation, can.private_files, can.network) == ("none", False, frozenset({"open"}))
+    assert "not permitted" in provider.explain()
+
+
+def test_without_bubblewrap_namespaces_are_made_here(monkeypatch, config):
+    monkeypatch.setattr(shutil, "which", lambda name, **_: None)
+    _forget(monkeypatch)
+    with pytest.raises(ConfigError, match=r"bwrap is not installed\): install it"):
+        choose("bubblewrap")
+    assert choose("auto").kind == "namespace"
+
+
+def test_which_it_is_is_logged_once(monkeypatch, caplog):
+    _forget(monkeypatch)
+    with caplog.at_level("INFO", logger="agent_env_process"):
+        chosen = choose("auto")
+        assert choose("auto") is chosen
+    assert [str(chosen) in record.getMessage() for record in caplog.records] == [True]
+
+
+def _forget(monkeypatch):
+    monkeypatch.setattr(module, "choose", module.choose.__wrapped__)
+    choose.cache_clear()
+    module._tried.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    yield
+    choose.cache_clear()
+    module._tried.cache_clear()
