@@ -59,7 +59,13 @@ def _name(number: int, row: Row) -> str:
     return f"row {number}" + (f" ({row['id']!r})" if isinstance(row.get("id"), str) else "")
 
 
+_NO_JSON = ("NaN", "Infinity", "-Infinity")
+"""Numbers that JSON doesn't have come from the verifier's process as these texts."""
+
+
 def _show(value: Any) -> str:
+    if value in _NO_JSON:
+        return str(value)
     text = f"a number of {value.bit_length()} bits" if isinstance(value, int) and abs(value) > 1e300 else repr(value)
     return f"{text[:80]}{'…' if len(text) > 80 else ''} ({type(value).__name__})"
 

@@ -55,7 +55,7 @@ async def failure(episode: Episode) -> EpisodeError:
     [
         ("verifier-raise", r"verify\.py raised ValueError: the verifier was told to raise \(verify\.py, line \d+\)"),
         ("verifier-hang", r"verify\.py didn't return within 1s"),
-        ("verifier-nonsense", r"verify\.py: score of row 0 must be a finite number, and is nan \(float\)"),
+        ("verifier-nonsense", r"verify\.py: score of row 0 must be a finite number, and is NaN"),
         ("verifier-exit", r"verify\.py ended its process with exit code 3 before it returned"),
     ],
 )
