@@ -21,8 +21,6 @@ MOUNT_SETATTR = 442  # the same on every architecture; Linux 5.12
 READ_ONLY, NO_SUID, NO_DEV, REMOUNT, BIND, RECURSIVE, PRIVATE, DETACH = 1, 2, 4, 32, 4096, 16384, 1 << 18, 2
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-GUARDED = ("sys", "sysrq-trigger", "irq", "bus")
-"""Parts of ``/proc`` that steer the machine, and that root of the machine may write even without a capability."""
 
 NOT_RUNNABLE, NOT_FOUND = 126, 127
 
@@ -199,10 +197,6 @@ def build(root: str, mounts: list[tuple[str, str, str]]) -> None:
                 make_read_only(place)
         elif kind == "proc":
             mount("proc", place, "proc", NO_SUID | NO_DEV)
-            for name in GUARDED:
-                if os.path.exists(f"{place}/{name}"):
-                    mount(f"{place}/{name}", f"{place}/{name}", flags=BIND | RECURSIVE)
-                    make_read_only(f"{place}/{name}")
         elif kind == "dev":
             devices(place)
     os.chdir(root)

@@ -20,7 +20,7 @@ from typing import Literal, get_args
 from agent_env_core.errors import ConfigError
 from agent_env_core.sandbox.contract import Capabilities
 from agent_env_process.cells import enter_command, hold_command, holder_pid
-from agent_env_process.mounts import PROGRAMS, Mount
+from agent_env_process.mounts import PROGRAMS, SYSTEM, Mount
 from agent_env_process.procs import Known
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ def _attempt(candidate: Isolation) -> str | None:
             if known is None:
                 return _last(said)
             done = subprocess.run(
-                enter_command(known, "/", ["/bin/sh", "-c", "test ! -e /home && test ! -w /usr"]),
+                enter_command(known, "/", ["/bin/sh", "-c", _WALLS]),
                 capture_output=True, check=False, timeout=TRY_SECONDS,
             )  # fmt: skip
             return None if done.returncode == 0 else _last(done.stderr) or "its walls don't hold"
@@ -166,10 +166,15 @@ def _attempt(candidate: Isolation) -> str | None:
 
 _LITTLE = (
     *(Mount("readonly", path, os.path.realpath(path)) for path in PROGRAMS if os.path.exists(path)),
-    Mount("proc", "/proc"),
-    Mount("dev", "/dev"),
+    *SYSTEM,
 )
 """Enough to run a program."""
+
+_WALLS = """
+test ! -e /home && test ! -w /usr || exit 1
+for file in /proc/sys/kernel/core_pattern /proc/sysrq-trigger; do test ! -w $file || exit 1; done
+"""
+"""Looks whether the machine is out of reach: nothing is written."""
 
 
 def _until_ready(process: subprocess.Popen[bytes]) -> bytes:

@@ -31,6 +31,10 @@ ETC = (
 PREFIX_PARTS = ("bin", "include", "lib", "lib32", "lib64", "share", "ssl")
 """The parts of a Python's prefix that are let in: the prefix may be a home folder."""
 
+STEERING = ("acpi", "asound", "bus", "driver", "fs", "irq", "mtrr", "scsi", "sys", "sysrq-trigger", "tty")
+"""Parts of ``/proc`` that steer the machine. Root of the machine may write there even without a single capability, and
+bubblewrap leaves ``sys`` open to it."""
+
 ACCOUNTS = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
@@ -54,6 +58,14 @@ class Mount:
     source: str = ""
 
 
+SYSTEM = (
+    Mount("proc", "/proc"),
+    *(Mount("readonly", path, path) for path in (f"/proc/{name}" for name in STEERING) if os.path.exists(path)),
+    Mount("dev", "/dev"),
+)
+"""What every sandbox has."""
+
+
 def visible(image: PreparedImage, libraries: Iterable[str] = ()) -> tuple[Mount, ...]:
     """The mounts of a sandbox of ``image``, in order.
 
@@ -70,7 +82,7 @@ def visible(image: PreparedImage, libraries: Iterable[str] = ()) -> tuple[Mount,
     for folder in dict.fromkeys([*folders, *libraries, str(image.venv)]):
         if os.path.isdir(folder) and not _below(folder, PROGRAMS):
             mounts.append(Mount("readonly", folder, os.path.realpath(folder)))
-    return (*mounts, Mount("proc", "/proc"), Mount("dev", "/dev"))
+    return (*mounts, *SYSTEM)
 
 
 def accounts(root: Path) -> None:
