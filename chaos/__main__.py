@@ -49,7 +49,7 @@ async def play(schedule: Schedule, provider: str, limits: Limits) -> tuple[After
 def main(provider: str, rollouts: int, batch: int, seed: int | None, file: Path | None, out: Path) -> None:
     """Plays rollouts under faults, and exits with 1 when an invariant is broken."""
     logging.disable(logging.ERROR)  # thousands of failures that are meant to happen
-    limits = Limits() if provider == "fake" else Limits(ready=120, tool=60, hang=5, patience=10, starting=4, running=16)
+    limits = Limits() if provider == "fake" else Limits(ready=180, tool=60, hang=5, patience=10, starting=4, running=16)
     seed = secrets.randbelow(10**6) if seed is None else seed
     if file is not None:
         schedules = [Schedule.load(file)]

@@ -45,7 +45,7 @@ class Limits:
         running: Sandboxes that may exist.
     """
 
-    ready: float = 20.0
+    ready: float = 90.0
     tool: float = 15.0
     hang: float = 0.5
     patience: float = 1.0

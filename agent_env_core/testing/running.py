@@ -12,7 +12,7 @@ from typing import Literal
 from agent_env_core.errors import AgentEnvError, describe
 from agent_env_core.sandbox.contract import Image, SandboxProvider
 from agent_env_core.testing.checks import CHECKS
-from agent_env_core.testing.checks.base import Check, Failed, Skipped, Tested, Trial, perform
+from agent_env_core.testing.checks.base import Check, Failed, Skipped, Target, Trial, perform
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -74,7 +74,7 @@ async def run_checks(
     Args:
         provider: The provider; it is left open.
         checks: Which checks.
-        base_image: See :class:`~agent_env_core.testing.checks.base.Tested`.
+        base_image: See :class:`~agent_env_core.testing.checks.base.Target`.
         gpu: See there.
         before: Told of each check that begins.
         after: Told how it went.
@@ -85,7 +85,7 @@ async def run_checks(
     results = []
     with tempfile.TemporaryDirectory(prefix="agent-env-kit-") as root:
         (base := Path(root) / "base").mkdir()
-        tested = Tested(provider, await prepare_base(provider, base_image, base), base_image, gpu=gpu)
+        tested = Target(provider, await prepare_base(provider, base_image, base), base_image, gpu=gpu)
         for number, check in enumerate(checks):
             before(check)
             (folder := Path(root) / str(number)).mkdir()

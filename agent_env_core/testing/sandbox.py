@@ -25,7 +25,7 @@ import pytest
 
 from agent_env_core.sandbox.contract import SandboxProvider
 from agent_env_core.testing.checks import CHECKS, SUBJECTS
-from agent_env_core.testing.checks.base import Check, Fault, Outside, Skipped, Tested, Trial, perform
+from agent_env_core.testing.checks.base import Check, Fault, Outside, Skipped, Target, Trial, perform
 from agent_env_core.testing.running import prepare_base
 
 __all__ = ["SandboxConformance"]
@@ -86,7 +86,7 @@ class SandboxConformance:
         tmp_path: Path,
     ) -> None:
         """One check; its name says what the contract promises."""
-        tested = Tested(provider, image, self.base_image, outside, faults, self.gpu)
+        tested = Target(provider, image, self.base_image, outside, faults, self.gpu)
         folder = tmp_path / "kit"
         folder.mkdir()
         try:

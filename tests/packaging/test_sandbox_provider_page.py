@@ -21,16 +21,27 @@ EPISODES = 3
 PYTEST_INI = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
 
 PLAY = f"""
-import json, sys
-from agent_env.training.trl import AgentEnv
+import asyncio, json, pathlib, sys
+from agent_env_core.bundle import load_bundle
+from agent_env_core.play.runner import Runner
+from agent_env_core.steps.base import declaration
 
-with AgentEnv.local(sys.argv[1], split="train", sandbox="acme", warm=0) as env:
-    environment, rewards = env.factory(), []
-    for _ in range({EPISODES}):
-        environment.reset(**env.dataset[0])
-        environment.guess(number=7)
-        rewards.append(environment.get_reward())
-    print(json.dumps(rewards))
+async def rollout(spec, runner):
+    episode = await spec.start(runner)
+    turn = await episode.next_turn()
+    async with turn.tools() as tools:
+        await tools.call("guess", {{"number": 7}}, timeout=60)
+    await turn.end("it was 7")
+    scores = await episode.result()
+    await episode.wait_finished()
+    return list(scores.values())
+
+async def main():
+    async with Runner(load_bundle(pathlib.Path(sys.argv[1]), declaration), sandbox="acme") as runner:
+        easy = next(spec for spec in runner.specs.values() if spec.task.name == "easy")
+        return await asyncio.gather(*(rollout(easy, runner) for _ in range({EPISODES})))
+
+print(json.dumps(asyncio.run(main())))
 """
 
 
@@ -96,5 +107,5 @@ def test_it_keeps_the_contract(acme: Any, cloud: str, tmp_path: Path) -> None:
 def test_it_serves_episodes_by_name_and_makes_one_sandbox_for_each(
     acme: Any, cloud: str, tutorial_bundle: Path
 ) -> None:
-    assert json.loads(acme.run("-c", PLAY, str(tutorial_bundle)).splitlines()[-1]) == [1.0] * EPISODES
+    assert json.loads(acme.run("-c", PLAY, str(tutorial_bundle)).splitlines()[-1]) == [[1.0]] * EPISODES
     assert httpx.get(cloud, trust_env=False).json() == {"created": EPISODES, "exist": {}}

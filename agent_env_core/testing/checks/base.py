@@ -34,6 +34,9 @@ LIMIT = 300.0
 ENOUGH = 60.0
 """Seconds that a command may take which ends at once: a hang must fail, a slow machine must not."""
 
+AFTER = 20.0
+"""Seconds after everything was ended until nothing may be seen of it from outside."""
+
 SHOWN = 300
 """Characters of a value that a failure shows."""
 
@@ -95,7 +98,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Tested:
+class Target:
     """What is being checked.
 
     Attributes:
@@ -124,7 +127,7 @@ class Trial:
         boxes: How many sandboxes the check may make.
     """
 
-    def __init__(self, tested: Tested, folder: Path, boxes: int) -> None:
+    def __init__(self, tested: Target, folder: Path, boxes: int) -> None:
         self.tested, self.folder = tested, folder
         self.provider = tested.provider
         self.can = tested.provider.capabilities
@@ -200,7 +203,7 @@ class Trial:
             return [*problems, f"what is left can't be listed: {describe(exc)}"]
         problems += [f"the sandbox {stray} was left behind, and no call had returned it" for stray in strays]
         problems += await self._kill(strays)
-        ends = time.monotonic() + 20
+        ends = time.monotonic() + AFTER
         while (seen := await self.outside()) and time.monotonic() < ends:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.1)
         return [*problems, *(f"{name} exists still, though all was ended" for name in seen)]
