@@ -41,6 +41,9 @@ KEEP_SECONDS = 1800.0
 """How long one is kept for somebody to ask for it."""
 TICK_SECONDS = 5.0
 """How often room, memory and ages are looked at while there is something to do about them."""
+CALM_SECONDS, LONGEST_WAIT = 1.0, 5.0
+"""None are begun until nobody has asked for so long: what was just handed out is being set up and called, on the same
+cores. Where somebody always asks, they are begun after the longer time all the same."""
 ANSWER_SECONDS = 2.0
 """How long one that is handed out may take to show that it lives."""
 FIRST_REST, LAST_REST = 30.0, 600.0
@@ -113,6 +116,8 @@ class WarmPool:
         self._asked: deque[Key] = deque(maxlen=max(64, 4 * size))
         self._rests: dict[Key, tuple[float, float]] = {}  # until when none is made, and how long the next rest is
         self._cold = 0
+        self._calm = 0.0  # when nobody has asked for long enough
+        self._latest: float | None = None  # when that no longer matters; None while nothing is missing
         self._ending: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         self._tending: asyncio.Task[None] | None = None
@@ -134,6 +139,10 @@ class WarmPool:
         key = env.id, options
         self._envs[env.id] = env
         self._asked.append(key)
+        now = self._now()
+        if self._latest is None:
+            self._latest = now + LONGEST_WAIT
+        self._calm = now + CALM_SECONDS
         self._tend()
         while (kept := self._pop(key)) is not None:
             fits = False
@@ -211,8 +220,10 @@ class WarmPool:
                 self._fill()
             except Exception as exc:  # files that can't be opened now, say; the next look may do
                 log.debug("no deployments are made ahead for now: %s", describe(exc))
+            wait = self._wait
+            tick = wait if wait > 0 else TICK_SECONDS if self._asked else None
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS if self._asked else None):
+                async with asyncio.timeout(tick):
                     await self._news.wait()
 
     def _retire(self) -> None:
@@ -228,7 +239,14 @@ class WarmPool:
             self._kept.remove(kept)
             self._end(kept)
 
+    @property
+    def _wait(self) -> float:
+        """Seconds until it is calm enough to begin one."""
+        return (self._calm if self._latest is None else min(self._calm, self._latest)) - self._now()
+
     def _fill(self) -> None:
+        if len(self._kept) >= self._size:
+            self._latest = None
         coming = sum(not kept.ready for kept in self._kept)
         for key, wanted in self._targets().items():
             missing = wanted - sum(kept.key == key for kept in self._kept)
@@ -247,6 +265,7 @@ class WarmPool:
         rest, _ = self._rests.get(key, (0.0, 0.0))
         return (
             self._cold > 0
+            or self._wait > 0
             or len(self) >= self._size
             or self._now() < rest
             or self._host.crowded

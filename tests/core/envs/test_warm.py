@@ -120,6 +120,7 @@ Open = Callable[..., Awaitable[Stock]]
 def _plenty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "memory", lambda: Memory(64 << 30, 64 << 30))
     monkeypatch.setattr(module, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(module, "CALM_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -222,6 +223,30 @@ async def test_nothing_is_begun_while_an_episode_waits(stock: Open):
     await asyncio.sleep(0.03)
     assert s.fake.created - before <= 4
     await asyncio.gather(*waiting)
+
+
+async def test_nothing_is_begun_until_nobody_asks(stock: Open, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "CALM_SECONDS", 1.0)
+    s, now = await stock(2), 0.0
+    s.pool._now = lambda: now
+
+    async def made(seconds: float) -> int:
+        nonlocal now
+        now = seconds
+        await s.quiet()
+        s.pool._news.set()
+        await s.quiet()
+        return len(s.pool)
+
+    await s.deploy()
+    assert await made(0.9) == 0
+    await s.deploy()
+    assert await made(1.8) == 0, "it was asked again meanwhile"
+    assert await made(1.91) == 2
+    for step in range(11):
+        now = 10 + step / 2
+        await s.end(await s.deploy())
+    assert await made(15.1) == 2, "somebody always asks, and the longer time is over"
 
 
 async def test_it_takes_half_the_room_to_start_at_most(stock: Open):
