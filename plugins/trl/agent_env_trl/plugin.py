@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent_env_core.adapters import TrainerAdapter
+from agent_env_core.adapters import Trainer, TrainerAdapter
 from agent_env_core.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from agent_env_trl.agent_env import AgentEnv
 
 
 class Grpo:
@@ -18,16 +21,26 @@ class Grpo:
     """
 
     name = "grpo"
+    requires = ("trl>=1.15", "transformers>=5.2", "accelerate")
 
-    def check(self, env: Any, arguments: Mapping[str, Any]) -> list[str]:
+    def config_class(self) -> Callable[..., Any]:
+        """``trl.GRPOConfig``."""
+        from trl import GRPOConfig
+
+        return GRPOConfig
+
+    def rollouts(self, arguments: Mapping[str, Any]) -> int:
+        """The larger of the generation batch and the evaluation batch of one process."""
+        return max(_train_rollouts(arguments), _eval_rollouts(arguments))
+
+    def check(self, env: AgentEnv, arguments: Mapping[str, Any]) -> list[str]:
         """Compares the sessions a step needs with those the server allows, before a model is loaded.
 
         Args:
             env: The ``AgentEnv``.
             arguments: A ``GRPOConfig``'s fields, e.g. ``vars(config)``.
         """
-        # each process has a local server of its own; another host's is everybody's
-        processes = 1 if getattr(env, "_local", None) is not None else _processes()
+        processes = sharing_processes(local=env._local is not None)
         limit = env.info.max_concurrent_envs
         problems = []
         for setting, needed in (
@@ -43,15 +56,32 @@ class Grpo:
                 )
         return problems
 
-    def arguments(self, env: Any) -> dict[str, Any]:
+    def arguments(self, env: AgentEnv) -> dict[str, Any]:
         """``train_dataset`` and ``environment_factory`` for the trainer."""
         return {"train_dataset": env.dataset, "environment_factory": env._factory(together=True)}
 
+    def trainer(
+        self, env: AgentEnv, config: Any, *, model: str, eval_split: str | None = None, peft_config: Any = None
+    ) -> Trainer:
+        """A ``GRPOTrainer``; TRL loads the model by its name."""
+        from trl import GRPOTrainer
 
-def _processes() -> int:
-    """Training processes of this run, as torchrun and accelerate tell their children."""
+        rows = None if eval_split is None else env.dataset_for(eval_split)
+        trainer: Trainer = GRPOTrainer(
+            model=model, args=config, eval_dataset=rows, peft_config=peft_config, **self.arguments(env)
+        )
+        return trainer
+
+
+def sharing_processes(*, local: bool) -> int:
+    """Training processes that play on one server, as torchrun and accelerate tell their children.
+
+    Args:
+        local: Whether it's the server that ``AgentEnv.local`` starts on each node, for the ranks of that node; another
+            host's is everybody's.
+    """
     try:
-        return max(1, int(os.environ.get("WORLD_SIZE", "1")))
+        return max(1, int(os.environ.get("LOCAL_WORLD_SIZE" if local else "WORLD_SIZE", "1")))
     except ValueError:
         return 1
 
@@ -60,7 +90,7 @@ def _train_rollouts(arguments: Mapping[str, Any]) -> int:
     """Rollouts one process plays together in training."""
     whole = arguments.get("generation_batch_size")
     if whole:
-        return -(-int(whole) // _processes())
+        return -(-int(whole) // sharing_processes(local=False))
     steps = arguments.get("steps_per_generation") or arguments.get("gradient_accumulation_steps") or 1
     return int(arguments.get("per_device_train_batch_size") or 8) * int(steps)
 

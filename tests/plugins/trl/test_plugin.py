@@ -9,7 +9,7 @@ import pytest
 
 from agent_env_core.plugins import plugins
 
-ENV = SimpleNamespace(url="http://env-host:8000", info=SimpleNamespace(max_concurrent_envs=8))
+ENV = SimpleNamespace(url="http://env-host:8000", info=SimpleNamespace(max_concurrent_envs=8), _local=None)
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,21 @@ def test_a_real_configuration_is_read() -> None:
     assert "max_concurrent_envs=32" in problem
 
 
-def test_a_local_server_is_one_processes_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_server_is_shared_by_the_ranks_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    local = SimpleNamespace(**vars(ENV), _local=object())
-    assert plugins().trainer_adapter("grpo").check(local, {"per_device_train_batch_size": 8}) == []
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    local = SimpleNamespace(**{**vars(ENV), "_local": object()})
+    adapter = plugins().trainer_adapter("grpo")
+    assert adapter.check(local, {"per_device_train_batch_size": 4}) == []
+    (problem,) = adapter.check(local, {"per_device_train_batch_size": 8})
+    assert "is 8 on each of 2 processes: 16 rollouts at once" in problem
+
+
+def test_evaluations_count_among_the_rollouts_of_a_process() -> None:
+    adapter = plugins().trainer_adapter("grpo")
+    settings = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "per_device_eval_batch_size": 32}
+    assert adapter.rollouts(settings) == 8
+    assert adapter.rollouts({**settings, "eval_strategy": "steps"}) == 32
 
 
 def test_its_arguments(env: Any) -> None:
