@@ -13,6 +13,7 @@ from agent_env_trl.dataset import task_dataset
 from agent_env_trl.environment import Environment
 from agent_env_trl.factory import environment_class
 from agent_env_trl.local import Bundle, LocalServer
+from agent_env_trl.rollout_process import refuse_second_import
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -49,6 +50,7 @@ class AgentEnv:
         token: str | None = None,
     ) -> None:
         integrity.check()
+        refuse_second_import()
         self._local: LocalServer | None = None
         self._split = split
         self._timeouts = {"tool_timeout": tool_timeout, "reset_timeout": reset_timeout}
@@ -93,6 +95,7 @@ class AgentEnv:
             AgentEnvError: The server couldn't start; the message says why.
             ValueError: As for the class.
         """
+        refuse_second_import()
         server = LocalServer(
             bundle,
             sandbox=sandbox,

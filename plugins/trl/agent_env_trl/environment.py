@@ -13,6 +13,7 @@ from weakref import WeakSet
 from agent_env_core.adapters import Combiner
 from agent_env_core.client import Address, ForeignTools, Offered, Outcome, Session
 from agent_env_core.errors import AgentEnvError, EpisodeError
+from agent_env_trl.rollout_process import Reporter
 
 logger = logging.getLogger("agent_env.training.trl")
 
@@ -59,6 +60,7 @@ class Environment:
     _spec: ClassVar[Spec]
     _instances: ClassVar[WeakSet[Environment]]
     _server_closed: ClassVar[bool] = False
+    _reporter: ClassVar[Reporter | None] = None  # in a rollout process, where nothing may be raised
 
     def __init__(self) -> None:
         spec = self._spec
@@ -80,7 +82,15 @@ class Environment:
             CapacityError: The server is at its session limit; the message says which limit to raise.
             TypeError: The row says not what to play.
             AgentEnvError: ``AgentEnv.close`` has stopped the server.
+
+        In a rollout process of ``AsyncGRPOTrainer`` these are raised by the trainer.
         """
+        if self._reporter is None:
+            self._start(row)
+        else:
+            self._reporter.guard(lambda: self._start(row))
+
+    def _start(self, row: dict[str, Any]) -> None:
         if self._server_closed:
             raise AgentEnvError("the AgentEnv of this environment was closed, and its server with it: make a new one")
         if row.get("split") is None or row.get("index") is None:
@@ -96,8 +106,12 @@ class Environment:
         A turn the model left open is ended first, with an empty reply.
 
         Raises:
-            ForeignTools: The task offered other tools than the model was shown, so training must stop.
+            ForeignTools: The task offered other tools than the model was shown, so training must stop. In a rollout
+                process of ``AsyncGRPOTrainer`` it's raised by the trainer.
         """
+        return self._score() if self._reporter is None else self._reporter.guard(self._score)
+
+    def _score(self) -> float | None:
         spec = self._spec
         if spec.together:
             for other in list(self._instances):

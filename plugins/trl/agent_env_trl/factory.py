@@ -19,6 +19,7 @@ from weakref import WeakSet
 from agent_env_core.adapters import Combiner
 from agent_env_core.client import Toolset
 from agent_env_trl.environment import Environment, Spec
+from agent_env_trl.rollout_process import reporter, watch
 from agent_env_trl.schemas import Parameter, check_names, describe_method, tool_method
 
 END_TURN = "Ends your turn. Call it once you are done; what you reply to the task goes into the response."
@@ -89,6 +90,13 @@ def _end_turn_method() -> Callable[..., str]:
     return describe_method(end_turn, "end_turn", END_TURN, [reply])
 
 
+def _rebuilt(spec: Spec, training: str) -> type[Environment]:
+    """The class of ``spec`` out of a pickle; elsewhere than where it was made, it reports to the watch ``training``."""
+    if spec.ident not in _classes:
+        build(spec)._reporter = reporter(training)
+    return build(spec)
+
+
 def _reduce(cls: type[Environment]) -> Any:
     spec = cls._spec
     if spec.combine is not None:
@@ -99,7 +107,7 @@ def _reduce(cls: type[Environment]) -> Any:
                 f"the environment class {spec.name!r} can't be sent to another process, because its reward= can't be:"
                 f" {exc}. Define the function at the top of a module, or name the score instead"
             ) from exc
-    return build, (spec,)
+    return _rebuilt, (spec, watch().address)
 
 
 copyreg.pickle(EnvironmentType, _reduce)  # type: ignore[arg-type]  # it takes any callable for any type

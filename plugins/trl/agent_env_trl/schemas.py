@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_env_core.errors import AgentEnvError
-from agent_env_trl.types import Schemas
+from agent_env_trl.references import follow
+from agent_env_trl.types import hint
+from agent_env_trl.words import Words
 
 TAKEN = frozenset({"reset", "get_reward", "end_turn"})
 """Public names that TRL or the environment class uses itself."""
@@ -69,54 +71,48 @@ def _why_no_method(name: str) -> str:
 
 
 def parameters(schema: Mapping[str, Any]) -> list[Parameter]:
-    """The parameters of a tool, in the schema's order.
+    """The parameters of a tool, in the schema's order; those it only calls required come last.
 
     Raises:
         ValueError: The schema has a reference that can't be followed.
     """
-    schemas = Schemas(schema)
-    whole = schemas.follow(schema)
-    needed = set(whole.get("required") or ())
+    whole = follow(schema, schema).schema
+    needed = list(whole.get("required") or ())
+    parts = {**(whole.get("properties") or {})}
+    parts |= {name: {} for name in needed if name not in parts}
     taken: set[str] = set()
     found = []
-    for wire, part in (whole.get("properties") or {}).items():
+    for wire, part in parts.items():
         name = _python_name(wire, taken)
         taken.add(name)
-        default = schemas.follow(part).get("default")
+        default = follow(schema, part).schema.get("default")
+        text = Words(schema).of_parameter(wire, part)
+        if name != wire:
+            text = "; ".join(filter(None, [text, f"sent as {wire!r}"]))
         found.append(
             Parameter(
-                wire, name, schemas.hint(part), wire in needed,
+                wire, name, hint(schema, part), wire in needed,
                 default if isinstance(default, str | int | float | bool) else None,
-                _parameter_text(wire, name, schemas, part, wire in needed),
+                _tame(" ".join(text.split()) or str(follow(schema, part).schema.get("title") or wire)),
             )
         )  # fmt: skip
     return found
 
 
 def _python_name(wire: str, taken: set[str]) -> str:
-    """``wire`` as an identifier that is free: ASCII, no keyword, and none of the names that mean the object itself."""
+    """``wire`` as an identifier that is free, and reads in a docstring as nothing but a name.
+
+    It is ASCII, no keyword, none of the names that mean the object itself, and no heading of a section.
+    """
     name = re.sub(r"\W", "_", wire, flags=re.ASCII) or "_"
     if name[0].isdigit():
         name = f"_{name}"
-    if keyword.iskeyword(name) or name in ("self", "cls"):
+    if keyword.iskeyword(name) or name in ("self", "cls") or name.endswith(("Args", "Returns", "Raises")):
         name += "_"
     base, count = name, 2
     while name in taken:
         name, count = f"{base}_{count}", count + 1
     return name
-
-
-def _parameter_text(wire: str, name: str, schemas: Schemas, part: Any, needed: bool) -> str:
-    followed = schemas.follow(part)
-    said = [str(followed.get("description") or "").rstrip(" .")]
-    said.append(schemas.words(part))
-    default = followed.get("default")
-    if not needed and default is not None:
-        said.append(f"default {default!r}" if isinstance(default, str) else f"default {default}")
-    if name != wire:
-        said.append(f"sent as {wire!r}")
-    text = "; ".join(part for part in said if part) or str(followed.get("title") or wire)
-    return _tame(" ".join(text.split()))
 
 
 def _tame(text: str) -> str:
@@ -165,8 +161,12 @@ def tool_method(tool: Mapping[str, Any]) -> Callable[..., str]:
         AgentEnvError: The tool's schema can't be read.
     """
     name = str(tool["name"])
+    schema = tool.get("input_schema") or {}
+    description = str(tool.get("description") or "").strip()
     try:
-        found = parameters(tool.get("input_schema") or {})
+        found = parameters(schema)
+        if about := Words(schema).of_arguments(description):
+            description = f"{description}\n\nOf the arguments: {about}".strip()
     except ValueError as exc:
         raise AgentEnvError(
             f"the input schema of the tool {name!r} can't be read: {exc}; mend the env's server"
@@ -177,4 +177,4 @@ def tool_method(tool: Mapping[str, Any]) -> Callable[..., str]:
         text: str = self._call_tool(name, {wires.get(key, key): value for key, value in arguments.items()})
         return text
 
-    return describe_method(method, name, str(tool.get("description") or ""), found)
+    return describe_method(method, name, description, found)

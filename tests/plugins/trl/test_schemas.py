@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +46,12 @@ def one(schema: dict[str, Any], required: bool = True, **more: Any) -> dict[str,
     function = read_back({"x": schema}, ["x"] if required else [], **more)
     found = dict(function["parameters"]["properties"]["x"])
     assert found.pop("description")
+    return found
+
+
+def text(schema: dict[str, Any], **more: Any) -> str:
+    """The description of a parameter ``x`` of ``schema``."""
+    found: str = read_back({"x": schema}, ["x"], **more)["parameters"]["properties"]["x"]["description"]
     return found
 
 
@@ -96,6 +105,18 @@ def test_page_signature() -> None:
         ({"type": "string", "enum": ["a"]}, {"type": "string", "enum": ["a"]}),
         ({"enum": [1, 2]}, {"type": "integer", "enum": [1, 2]}),
         ({"const": 1}, {"type": "integer", "enum": [1]}),
+        ({"enum": ["a", None]}, {"type": ["string", "null"], "enum": ["a", None]}),
+        ({"type": "string", "nullable": True}, {"type": "string", "nullable": True}),
+        (
+            {"anyOf": [{"enum": ["low", "high"]}, {"type": "integer"}]},
+            {"anyOf": [{"type": "string", "enum": ["low", "high"]}, {"type": "integer"}]},
+        ),
+        (
+            {"items": [{"type": "integer"}, {"type": "string"}]},
+            {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]},
+        ),
+        ({"anyOf": [{}, {"type": "null"}]}, {}),
+        ({"type": "object", "properties": {"a": {}}, "anyOf": [{"required": ["a"]}]}, {"type": "object"}),
         (
             {"type": "array", "items": {"enum": ["buy", "sell"]}},
             {"type": "array", "items": {"type": "string", "enum": ["buy", "sell"]}},
@@ -119,9 +140,31 @@ def test_a_recursive_type_is_told_to_a_depth() -> None:
     function = read_back({"tree": {"$ref": "#/$defs/Node"}}, ["tree"], **{"$defs": {"Node": NODE}})
     tree = function["parameters"]["properties"]["tree"]
     assert tree["type"] == "object"
-    assert "value (integer): what it holds" in tree["description"]
-    assert "children (array of object, optional)" in tree["description"]
-    assert len(tree["description"]) < 600
+    assert tree["description"] == "Node {value: integer (what it holds), children?: array of Node}"
+
+
+def test_a_type_that_is_made_of_itself_alone_ends() -> None:
+    defs = {"Json": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/Json"}}, {"type": "string"}]}}
+    function = read_back({"x": {"$ref": "#/$defs/Json"}}, ["x"], **{"$defs": defs})
+    assert function["parameters"]["properties"]["x"] == {
+        "type": ["array", "string"], "description": "Json array of Json | string",
+    }  # fmt: skip
+
+
+def test_a_definition_is_told_once_and_named_from_then_on() -> None:
+    point = {"type": "object", "properties": {"at": {"type": "number", "minimum": 0}}}
+    line = {"type": "object", "properties": {"a": {"$ref": "#/$defs/P"}, "b": {"$ref": "#/$defs/P"}}}
+    assert text({"$ref": "#/$defs/Line"}, **{"$defs": {"P": point, "Line": line}}) == (
+        "Line {a?: P {at?: number (at least 0)}, b?: P}"
+    )
+
+
+def test_definitions_that_refer_to_each_other_don_t_explode() -> None:
+    defs: dict[str, Any] = {"T0": {"type": "string"}}
+    for n in range(1, 16):
+        fields = {side: {"$ref": f"#/$defs/T{n - 1}"} for side in ("a", "b", "c")}
+        defs[f"T{n}"] = {"type": "object", "properties": fields}
+    assert len(text({"$ref": "#/$defs/T15"}, **{"$defs": defs})) < 700
 
 
 @pytest.mark.parametrize("reference", ["#/$defs/Nowhere", "https://elsewhere.example/schema.json", "#/$defs/Loop"])
@@ -139,7 +182,7 @@ def test_what_a_hint_leaves_out_is_told_in_words() -> None:
         "items": {"type": "integer", "minimum": -1, "maximum": 1},
     }
     text = read_back({"moves": schema}, ["moves"])["parameters"]["properties"]["moves"]["description"]
-    assert text == "One move an hour; at least 24 items, at most 24 items, each item: at least -1, at most 1"
+    assert text == "One move an hour; array of integer (at least -1; at most 1); at least 24 items; at most 24 items"
 
 
 def test_nested_objects_are_told_in_words_and_sent_as_they_are() -> None:
@@ -150,10 +193,125 @@ def test_nested_objects_are_told_in_words_and_sent_as_they_are() -> None:
     }
     method = bound({"points": {"type": "array", "items": point}}, ["points"])
     text = get_json_schema(method)["function"]["parameters"]["properties"]["points"]["description"]
-    assert "lat (number)" in text
-    assert "name (string, optional): if it has one" in text
+    assert text == "array of {lat: number, name?: string (if it has one)}"
     method(points=[{"lat": 1.5}])
     assert method.__self__.calls == [("act", {"points": [{"lat": 1.5}]})]
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "string", "format": "date", "pattern": "^2"}, "matching ^2; format date"),
+        ({"type": "number", "exclusiveMinimum": 0, "multipleOf": 0.5}, "above 0; a multiple of 0.5"),
+        ({"type": "integer", "default": 3, "examples": [1, 2]}, "e.g. 1, 2; default 3"),
+        ({"type": "boolean", "default": True, "deprecated": True}, "deprecated; default true"),
+        ({"type": "array", "default": ["a"]}, 'default ["a"]'),
+        ({"type": "string", "title": "Name of the ship"}, "Name of the ship"),
+        ({"type": "string", "title": "X"}, "X"),
+        ({"type": "string", "not": {"const": "no"}}, 'not {"const": "no"}'),
+        ({"type": "object", "minProperties": 1, "propertyNames": {"pattern": "^a"}},
+         'at least 1 fields; propertyNames {"pattern": "^a"}'),
+        ({"type": "object", "patternProperties": {"^n": {"type": "number"}}},
+         'patternProperties {"^n": {"type": "number"}}'),
+        ({"enum": [["a"], {"b": 1}]}, '["a"] | {"b": 1}'),
+        ({"type": ["array", "null"], "items": {"type": "string", "format": "uuid"}},
+         "array of string (format uuid) | null"),
+        ({"prefixItems": [{"type": "integer", "description": "hour"}, {"type": "string"}]},
+         "[integer (hour), string]"),
+        ({"prefixItems": [{"type": "integer"}], "items": {"type": "string"}}, "[integer, then each string]"),
+        ({"items": [{"type": "integer"}], "additionalItems": {"type": "string"}}, "[integer, then each string]"),
+        ({"anyOf": [{"type": "string", "format": "date"}, {"type": "integer", "minimum": 1}]},
+         "string (format date) | integer (at least 1)"),
+        ({"additionalProperties": {"type": "integer", "maximum": 9}}, "object with values integer (at most 9)"),
+        ({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "integer"}},
+         "{a?: string, any other: integer}"),
+        ({"type": "object", "properties": {"two words": {"default": 1}}, "additionalProperties": True},
+         '{"two words"?: any value (default 1), any other: any value}'),
+        ({"type": "object", "properties": {"a": {}}, "anyOf": [{"required": ["a"]}]},
+         '{a?: any value}; anyOf [{"required": ["a"]}]'),
+        ({"allOf": [{"minimum": 3}, {"minimum": 5, "type": "integer"}]}, 'at least 3; allOf [{"minimum": 5}]'),
+        ({"items": {"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]}},
+         "array of (string (at most 2 characters) | null)"),
+    ],
+)  # fmt: skip
+def test_nothing_a_schema_says_is_lost(schema: dict[str, Any], said: str) -> None:
+    assert text(schema) == said
+
+
+def test_a_reference_and_what_stands_beside_it_are_both_told() -> None:
+    side = {"enum": ["buy", "sell"], "description": "A side of the book."}
+    assert text({"$ref": "#/$defs/Side", "description": "Which one."}, **{"$defs": {"Side": side}}) == (
+        "Which one; A side of the book"
+    )
+
+
+def test_references_into_properties_and_lists_are_followed() -> None:
+    function = read_back({
+        "a": {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
+        "b": {"$ref": "#/properties/a/anyOf/0"},
+        "c": {"$ref": "#/$defs/two%20words"},
+    }, **{"$defs": {"two words": {"type": "integer"}}})["parameters"]["properties"]  # fmt: skip
+    assert function["b"] == {"type": "string", "description": "format date"}
+    assert function["c"]["type"] == "integer"
+
+
+def test_what_is_said_of_all_arguments_together_is_told_with_the_tool() -> None:
+    function = read_back(
+        {"path": {"type": "string"}, "url": {"type": "string"}},
+        anyOf=[{"required": ["path"]}, {"required": ["url"]}],
+    )
+    assert function["description"] == 'Acts.\n\nOf the arguments: anyOf [{"required": ["path"]}, {"required": ["url"]}]'
+
+
+def test_a_parameter_that_is_only_called_required_is_there() -> None:
+    function = read_back({"a": {"type": "string"}}, ["a", "b"])
+    assert function["parameters"]["required"] == ["a", "b"]
+    assert function["parameters"]["properties"]["b"] == {"description": "b"}
+
+
+def leaves(schema: Any, word: str = "") -> Iterator[str]:
+    """Every fact a schema states, as it has to turn up in what the model is shown."""
+    if not isinstance(schema, dict):
+        return
+    for key, value in schema.items():
+        if key in ("properties", "$defs"):
+            for name, part in value.items():
+                yield from [name.replace("-", "_")] if key == "properties" else []
+                yield from leaves(part)
+        elif key in ("anyOf", "oneOf"):
+            for part in value:
+                yield from leaves(part)
+        elif key in ("items", "additionalProperties"):
+            yield from leaves(value)
+        elif key == "enum":
+            yield from map(json.dumps, value)
+        elif key == "description":
+            yield value.rstrip(" .")
+        elif key == "type":
+            yield from value if isinstance(value, list) else [value]
+        elif key not in ("title", "$schema", "$ref", "required") and value is not None:
+            yield value if isinstance(value, str) else json.dumps(value)
+
+
+SERVERS = json.loads((Path(__file__).parent / "mcp_servers.json").read_text("utf-8"))
+PUBLIC = [(server, tool) for server, tools in SERVERS.items() if server != "about" for tool in tools]
+
+
+@pytest.mark.parametrize(("server", "tool"), PUBLIC, ids=[f"{server}:{tool['name']}" for server, tool in PUBLIC])
+def test_tools_of_public_servers_are_shown_whole(server: str, tool: dict[str, Any]) -> None:
+    check_names([tool])
+    method = getattr(type("Env", (Recorder,), {tool["name"]: tool_method(tool)})(), tool["name"])
+    shown = get_json_schema(method)["function"]
+    assert shown["name"] == tool["name"]
+    schema = tool["input_schema"]
+    names = [name.replace("-", "_") for name in schema["properties"]]
+    assert list(shown["parameters"]["properties"]) == names
+    required = [name.replace("-", "_") for name in schema["properties"] if name in schema.get("required", ())]
+    assert shown["parameters"].get("required", []) == required
+    words = json.dumps(shown, ensure_ascii=False).replace('\\"', '"')
+    assert [fact for fact in leaves(schema) if fact not in words] == []
+    method(**dict.fromkeys(names, 0))
+    assert method.__self__.calls == [(tool["name"], dict.fromkeys(schema["properties"], 0))]
 
 
 def test_an_omitted_optional_is_absent_on_the_wire() -> None:
@@ -172,6 +330,7 @@ def test_defaults_are_shown_and_never_sent() -> None:
     assert str(inspect.signature(method)) == "(*, limit: int = 10, mode: str = 'fast') -> str"
     described = get_json_schema(method)["function"]["parameters"]["properties"]
     assert described["limit"]["description"] == "default 10"
+    assert described["mode"]["description"] == 'default "fast"'
     method()
     assert method.__self__.calls == [("act", {})]
 
@@ -183,6 +342,10 @@ def test_defaults_are_shown_and_never_sent() -> None:
         ("x-y", "x_y"),
         ("2nd", "_2nd"),
         ("self", "self_"),
+        ("Returns", "Returns_"),
+        ("taxReturns", "taxReturns_"),
+        ("Args", "Args_"),
+        ("Raises", "Raises_"),
         ("cls", "cls_"),
         ("größe", "gr__e"),
         ("", "_"),

@@ -1,0 +1,239 @@
+"""How environments in a process of their own end the run that they are part of.
+
+TRL's ``AsyncGRPOTrainer`` plays its rollouts in a process that it spawns. An exception there ends that process, and
+then the trainer waits for it for ever: its ``finally`` sets a ``multiprocessing.Event``, which waits for each waiter to
+wake up, and the dead one never does. A process that is killed outright goes unnoticed for minutes first, and ends the
+same way. So here, on both sides:
+
+* in the rollout process, an error that must stop training is sent to the process that trains, and not raised: the
+  worker lives on, and the trainer can stop it in order (:class:`Reporter`);
+* in the process that trains, a thread waits for such errors and for the end of the rollout process (:class:`Watch`).
+  It raises what it learns in the main thread, by a signal handler, as long as that is inside the trainer; a wait for
+  a dead process is broken off the same way.
+
+Nothing of TRL is replaced. The two sides find each other because pickling an environment class starts the watch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import secrets
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from functools import cache
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import Any, Literal, TypeVar
+
+from agent_env_core.errors import AgentEnvError, describe
+
+SIGNAL = signal.SIGURG
+"""Ignored by default and used by next to nobody, so that a stray one harms nothing. Other handlers are still called."""
+GIVE_UP_SECONDS = 600.0
+"""How long the main thread is asked to stop: a step of a big model is one long call into C."""
+Channel = connection.Connection
+Place = Literal["training", "stopping", "stuck", "elsewhere"]
+
+
+T = TypeVar("T")
+
+
+class Reporter:
+    """The rollout process's end: tells the process that trains that it exists, and which error must stop training.
+
+    Args:
+        channel: The connection to the process that trains.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._told = False
+        self._channel = channel
+        self._lock = threading.Lock()
+
+    def guard(self, act: Callable[[], T]) -> T | None:
+        """Does ``act``, whose first error goes to the process that trains; then, and ever after, the answer is None."""
+        if self._told:
+            return None
+        try:
+            return act()
+        except Exception as exc:
+            with self._lock:
+                if not self._told:
+                    try:
+                        self._channel.send((_pickled(exc), describe(exc), "".join(traceback.format_exception(exc))))
+                    except OSError:  # nobody trains any more
+                        raise exc from None
+                    self._told = True
+            return None
+
+
+@cache
+def reporter(address: str) -> Reporter | None:
+    """This process's reporter to the watch at ``address``; None when that isn't there."""
+    key = bytes(multiprocessing.current_process().authkey)
+    try:
+        channel = connection.Client(address, authkey=key)
+        channel.send(os.getpid())
+    except (OSError, EOFError, multiprocessing.AuthenticationError):
+        return None  # another machine, or a process that this family didn't start: its errors are raised there
+    return Reporter(channel)
+
+
+class Watch:
+    """The training process's end. Use :func:`watch`, which makes one for each process."""
+
+    def __init__(self) -> None:
+        key = bytes(multiprocessing.current_process().authkey)
+        # an abstract socket leaves no file behind, and has no path that could be too long
+        name = f"\0agent-env-{secrets.token_hex(8)}" if sys.platform == "linux" else None
+        self._listener = connection.Listener(name, "AF_UNIX", authkey=key)
+        self.address = name or str(self._listener.address)
+        self._reason: BaseException | None = None
+        self._before: Any = None
+        threading.Thread(target=self._accept, name="agent-env-rollouts", daemon=True).start()
+
+    def arm(self) -> None:
+        """Has the main thread listen to the watch. Only the main thread itself can do that; others change nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        current = signal.getsignal(SIGNAL)
+        if current != self._on_signal:
+            self._before = current
+            signal.signal(SIGNAL, self._on_signal)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                channel = self._listener.accept()
+            except (OSError, EOFError, multiprocessing.AuthenticationError):  # a stranger, or no file descriptor left
+                time.sleep(0.1)
+            else:
+                threading.Thread(target=self._follow, args=[channel], name="agent-env-rollouts", daemon=True).start()
+
+    def _follow(self, channel: Channel) -> None:
+        """Follows one rollout process until it ends, or tells why training must."""
+        with channel:
+            try:
+                pid = int(channel.recv())
+                process = next((child for child in multiprocessing.active_children() if child.pid == pid), None)
+                connection.wait([channel] if process is None else [channel, process.sentinel])
+                told = _rebuilt(pid, *channel.recv()) if channel.poll() else None
+            except (OSError, EOFError):  # it died, and its end of the channel with it
+                told = None
+            if told is not None:
+                self._stop(told, process)
+            elif process is not None:
+                self._stop(AgentEnvError(_obituary(pid, _exit_code(process))), process)
+
+    def _stop(self, reason: Exception, process: BaseProcess | None) -> None:
+        """Raises ``reason`` in the main thread for as long as that is in the trainer, or waits for a dead process."""
+        deadline = time.monotonic() + GIVE_UP_SECONDS
+        self._reason = reason
+        while time.monotonic() < deadline:
+            place = _place(sys._current_frames().get(_main_thread()))
+            alive = process is not None and process.is_alive()
+            if place == "training" or (place == "stuck" and not alive):
+                signal.pthread_kill(_main_thread(), SIGNAL)
+            elif place == "elsewhere" or not alive:
+                break
+            time.sleep(1.0)
+        self._reason = None
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._reason is not None and _place(frame) in ("training", "stuck"):
+            raise self._reason
+        if callable(self._before):
+            self._before(number, frame)
+
+
+_watches: dict[int, Watch] = {}
+
+
+def watch() -> Watch:
+    """The watch of this process, which is armed if this is its main thread."""
+    pid = os.getpid()  # a fork has a copy of the object, but neither its threads nor its rollouts
+    if pid not in _watches:
+        _watches[pid] = Watch()
+    _watches[pid].arm()
+    return _watches[pid]
+
+
+def refuse_second_import() -> None:
+    """Refuses what a spawned process does while it imports the trainer's script again.
+
+    Raises:
+        AgentEnvError: This is such a process; the message says what to mend.
+    """
+    # multiprocessing's own mark, by which it refuses to start processes at that time
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise AgentEnvError(
+            "this script makes an AgentEnv whenever it's imported, and the rollout process that AsyncGRPOTrainer spawns"
+            ' imports it again: put all that the script does beneath `if __name__ == "__main__":`'
+        )
+
+
+def _main_thread() -> int:
+    return threading.main_thread().ident or 0
+
+
+def _place(frame: FrameType | None) -> Place:
+    """Where a stack is, from its innermost frame: in the trainer or not, and what the trainer does there."""
+    inside = stopping = waking = False
+    while frame is not None:
+        module, function = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
+        waking |= module == "multiprocessing.synchronize" and function == "notify"
+        stopping |= module.startswith("trl.") and function == "stop"
+        inside |= module.startswith(("trl.", "transformers.trainer"))
+        frame = frame.f_back
+    if not inside:
+        return "elsewhere"
+    return "stuck" if waking else "stopping" if stopping else "training"
+
+
+def _exit_code(process: BaseProcess) -> int:
+    """The exit code of a process that has ended, as :mod:`multiprocessing` has it: negative for a signal."""
+    for _ in range(100):
+        code = process.exitcode
+        if code is not None:
+            return code
+        time.sleep(0.05)  # its end of the channel closes before it's gone, and two threads may ask at once
+    return 0
+
+
+def _obituary(pid: int, code: int) -> str:
+    who = f"the rollout process (pid {pid})"
+    if code == -signal.SIGKILL:
+        return (
+            f"{who} was killed by SIGKILL; most often the kernel does that when memory runs out: see dmesg, and let"
+            " fewer rollouts be in flight (max_inflight_tasks)"
+        )
+    if code < 0:
+        return f"{who} was ended by {signal.Signals(-code).name}, and there are no rollouts without it"
+    return f"{who} ended with exit status {code}; its traceback is among the messages above"
+
+
+def _pickled(exc: Exception) -> bytes:
+    """``exc`` for another process; empty when it can't travel."""
+    try:
+        data = pickle.dumps(exc)
+        pickle.loads(data)  # noqa: S301  # our own bytes: an exception may pickle and not come back
+    except Exception:
+        return b""
+    return data
+
+
+def _rebuilt(pid: int, data: bytes, line: str, trace: str) -> Exception:
+    exc: Exception = AgentEnvError(line)
+    if data:
+        with contextlib.suppress(Exception):  # of a module that only the other process has
+            exc = pickle.loads(data)  # noqa: S301  # from a process that knows this one's key
+    exc.add_note(f"In the rollout process (pid {pid}):\n{trace}".rstrip())
+    return exc

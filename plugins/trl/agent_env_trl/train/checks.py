@@ -1,0 +1,115 @@
+"""What can be checked of a training file before anything is started: fields, batches, folders."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from math import lcm
+from pathlib import Path
+from typing import Any
+
+from agent_env_core.errors import Problem
+from agent_env_trl.train.settings import Settings, unknown
+
+CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+
+def fields(maker: Callable[..., Any], given: Mapping[str, Any], place: str) -> list[Problem]:
+    """A problem for each key that ``maker`` has no parameter for.
+
+    Args:
+        maker: A configuration's class.
+        given: What the training file sets.
+        place: The file's key that holds it.
+    """
+    parameters = inspect.signature(maker).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return []
+    return unknown(given, parameters, f"{place}.", getattr(maker, "__name__", place))
+
+
+def batches(maker: Callable[..., Any], given: Mapping[str, Any], processes: int) -> Iterator[Problem]:
+    """Generation batches that can't be cut into groups of one row's rollouts.
+
+    GRPO compares the rollouts of a row with each other, so a batch holds whole groups (``GRPOConfig`` refuses others,
+    one at a time and without the number that would do).
+    """
+    parameters = inspect.signature(maker).parameters
+    if not {"num_generations", "per_device_train_batch_size"} <= parameters.keys():
+        return
+    values = {name: parameter.default for name, parameter in parameters.items()} | dict(given)
+    group = values["num_generations"]
+    sizes = [values["per_device_train_batch_size"], group]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return  # the configuration's class says it
+    if group < 2:
+        yield Problem("arguments.num_generations", f"is {group}, and GRPO compares at least 2 rollouts of a row", "set 8")
+        return
+    if values.get("generation_batch_size") is None:
+        steps = values.get("steps_per_generation") or values.get("gradient_accumulation_steps") or 1
+        batch = values["per_device_train_batch_size"] * steps * processes
+        if batch % group:
+            fitting = lcm(group, steps * processes) // (steps * processes)
+            yield Problem(
+                "arguments.per_device_train_batch_size",
+                f"times {steps} steps times {processes} processes makes a batch of {batch}, which isn't a multiple of"
+                f" num_generations, {group}",
+                f"make it a multiple of {fitting}, or change num_generations",
+            )
+    evaluated = values.get("per_device_eval_batch_size")
+    group = values.get("num_generations_eval") or group
+    if str(values.get("eval_strategy", "no")) != "no" and evaluated and evaluated * processes % group:
+        yield Problem(
+            "arguments.per_device_eval_batch_size",
+            f"times {processes} processes is {evaluated * processes}, which isn't a multiple of the {group} rollouts of"
+            " a row",
+            "make it one, or set num_generations_eval: 1",
+        )
+
+
+def evaluation(settings: Settings, maker: Callable[..., Any]) -> Iterator[Problem]:
+    """Whether there's both a split to evaluate on and a time to do it."""
+    if "eval_strategy" not in inspect.signature(maker).parameters:
+        if settings.eval_split is not None:
+            yield Problem("eval_split", f"is set, and the trainer {settings.trainer} evaluates nothing", "leave it out")
+        return
+    strategy = settings.arguments.get("eval_strategy", "no")
+    if strategy != "no" and settings.eval_split is None:
+        yield Problem("eval_split", f"is missing, and arguments.eval_strategy is {strategy}", "name the split")
+    if strategy == "no" and settings.eval_split is not None:
+        yield Problem("arguments.eval_strategy", "isn't set, so nothing is played of eval_split", "set it to steps")
+
+
+def checkpoint(settings: Settings) -> tuple[str | None, list[Problem]]:
+    """The checkpoint to go on from, and what stands against starting in the output folder.
+
+    A fresh run in a folder that holds checkpoints would mix with what is there, and one day be resumed from the wrong
+    one; so it's refused.
+    """
+    place = settings.arguments.get("output_dir")
+    if isinstance(settings.resume, str):
+        if (Path(settings.resume) / "trainer_state.json").is_file():
+            return settings.resume, []
+        return None, [Problem("resume", f"{settings.resume} is no checkpoint: it has no trainer_state.json", _few(place))]
+    if not isinstance(place, str):
+        missing = Problem("arguments.output_dir", "is missing", "name a folder for checkpoints and the trained model")
+        return None, [missing]
+    kept = _checkpoints(place)
+    if settings.resume:
+        return (kept[-1], []) if kept else (None, [Problem("resume", f"{place} holds no checkpoint", "leave it out")])
+    if kept:
+        fix = "set resume: true to go on with it, or another arguments.output_dir"
+        return None, [Problem("arguments.output_dir", f"{place} holds the checkpoints of another run", fix)]
+    return None, []
+
+
+def _checkpoints(folder: str) -> list[str]:
+    """The checkpoints in a folder, oldest first."""
+    found = [(int(match[1]), path) for path in Path(folder).glob("*") if (match := CHECKPOINT.fullmatch(path.name))]
+    return [str(path) for _, path in sorted(found) if (path / "trainer_state.json").is_file()]
+
+
+def _few(folder: Any) -> str:
+    kept = _checkpoints(folder) if isinstance(folder, str) else []
+    return f"the newest here is {kept[-1]}" if kept else ""
