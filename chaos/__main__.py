@@ -45,8 +45,11 @@ async def play(schedule: Schedule, provider: str, limits: Limits) -> tuple[After
 @click.option("--batch", type=click.IntRange(1), default=250, help="How many side by side.")
 @click.option("--seed", type=int, envvar="SEED", help="Where to begin; a random one otherwise.")
 @click.option("--schedule", "file", type=click.Path(path_type=Path, exists=True), help="Plays this one, and no other.")
+@click.option("--sessions", type=click.IntRange(0), default=256, help="Sessions over sockets, on the fake provider.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("out/chaos"), help="Where a failing one is kept.")
-def main(provider: str, rollouts: int, batch: int, seed: int | None, file: Path | None, out: Path) -> None:
+def main(
+    provider: str, rollouts: int, batch: int, seed: int | None, file: Path | None, sessions: int, out: Path
+) -> None:
     """Plays rollouts under faults, and exits with 1 when an invariant is broken."""
     logging.disable(logging.ERROR)  # thousands of failures that are meant to happen
     limits = Limits() if provider == "fake" else Limits(ready=180, tool=60, hang=5, patience=10, starting=4, running=16)
@@ -67,6 +70,29 @@ def main(provider: str, rollouts: int, batch: int, seed: int | None, file: Path 
         click.echo(f"seed {schedule.seed}: {_summary(aftermath)}, in {time.monotonic() - began:.1f} s")
         if broken:
             _report(schedule, broken, provider, limits, out)
+            raise click.exceptions.Exit(1)
+    if provider == "fake" and sessions and file is None:
+        _serve(seed, sessions)
+
+
+def _serve(seed: int, sessions: int) -> None:
+    """Sessions that misbehave, then as many that don't: what their tool calls take."""
+    from chaos import serve
+
+    for kinds, what in ((serve.KINDS, "sessions, some of which misbehave"), (("plain",), "sessions side by side")):
+        began = time.monotonic()
+        served = asyncio.run(serve.run(seed, sessions, calls=3 if len(kinds) > 1 else 8, kinds=kinds))
+        half, most, nearly = (1000 * served.quantile(part) for part in (0.5, 0.95, 0.99))
+        click.echo(
+            f"seed {seed}: {sessions} {what}: {served.scored} scored, in {time.monotonic() - began:.1f} s; a tool call"
+            f" takes p50 {half:.0f} ms, p95 {most:.0f} ms, p99 {nearly:.0f} ms (n={len(served.latencies)})"
+        )
+        problems = list(served.problems)
+        if len(kinds) == 1 and nearly > 10 * half:
+            problems.append(f"a tool call's p99 is {nearly / half:.1f} times its p50, and 10 times is allowed")
+        for line in problems:
+            click.echo(f"  {line}", err=True)
+        if problems:
             raise click.exceptions.Exit(1)
 
 
