@@ -33,6 +33,12 @@ _KNOWN: tuple[tuple[str, Callable[[str], SandboxError]], ...] = (
         ),
     ),
     ("toomanyrequests", lambda text: Busy(f"{text}; the registry limits pulls: log in to it, or wait", 60.0)),
+    (
+        "storage-opt",
+        lambda text: ConfigError(
+            f"{text}; the engine's storage keeps no disk limits (overlay2 does on xfs): set disk_mb=0"
+        ),
+    ),
     ("port is already allocated", Busy),
     ("cannot allocate memory", Busy),
     ("resource temporarily unavailable", Busy),
@@ -105,6 +111,22 @@ def inside(client: APIClient, sandbox_id: str, doing: str) -> Iterator[None]:
             raise
         # It runs, whatever the engine's words were.
         raise (Unavailable(str(error)) if isinstance(error, Gone) else error) from exc
+
+
+def image_id(client: APIClient, ref: str) -> str | None:
+    """The id of an image on this engine; None where it has none of that name."""
+    from docker.errors import ImageNotFound, NotFound
+
+    try:
+        return str(inspect_image(client, ref)["Id"])
+    except (ImageNotFound, NotFound):
+        return None
+
+
+def inspect_image(client: APIClient, image: str) -> dict[str, Any]:
+    """What the engine knows of an image."""
+    info: dict[str, Any] = client.inspect_image(image)  # type: ignore[no-untyped-call]  # a gap in its stubs
+    return info
 
 
 def alive(client: APIClient, sandbox_id: str) -> dict[str, Any]:

@@ -18,12 +18,13 @@ from agent_env_core.sandbox.contract import (
     Image,
     SandboxInfo,
     SandboxSpec,
+    Unused,
     refuse_unsupported,
 )
 from agent_env_core.sandbox.leases import EXPIRES_LABEL, expires_label
-from agent_env_docker import execs, files, images, prereqs
+from agent_env_docker import execs, files, images, network, prereqs
 from agent_env_docker.engine import Engine
-from agent_env_docker.failure import alive, inside, is_alive, is_id, last_words, short, translated
+from agent_env_docker.failure import alive, inside, is_alive, is_id, last_words, short, translated, words
 from agent_env_docker.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ KEPT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_B
 _KEEP_ALIVE = ("sleep", "2147483647")
 _NAME = re.compile(r"^/?agent-env-[0-9a-f]{12}(?:-until-(\d+))?$")
 _PATIENCE = 10.0
+_UNKNOWN = "?"
+"""Stands for the shared network until the engine was asked for it: no network can be called that."""
 
 
 class DockerProvider:
@@ -51,6 +54,7 @@ class DockerProvider:
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self._engine = Engine(self.settings.engine_timeout)
+        self._shared_network: str | None = _UNKNOWN
         self._stays_alive: set[str] = set()  # images in which the keep-alive command was seen to work
 
     @property
@@ -78,12 +82,20 @@ class DockerProvider:
     async def prepare(self, image: Image) -> str:
         """See :meth:`agent_env_core.sandbox.contract.SandboxProvider.prepare`."""
         if image.context is not None:
-            return await images.build(self._engine, image.context, image.dockerfile)
+            return await images.build(self._engine, image.context, image.dockerfile, self.settings)
         return await images.pull(self._engine, image.ref or "")
 
     async def image_command(self, prepared: str) -> tuple[str, ...]:
         """See :class:`agent_env_core.sandbox.contract.KnowsImageCommand`."""
         return await images.command(self._engine, prepared)
+
+    async def unused(self) -> Sequence[Unused]:
+        """See :class:`agent_env_core.sandbox.contract.Prunable`: images that agent-env built and nothing uses."""
+        return await images.unused(self._engine)
+
+    async def prune(self, id: str) -> bool:
+        """See :class:`agent_env_core.sandbox.contract.Prunable`."""
+        return await images.prune(self._engine, id)
 
     # -- sandboxes
 
@@ -110,9 +122,7 @@ class DockerProvider:
         name = f"agent-env-{uuid.uuid4().hex[:12]}"
         with translated(f"starting a sandbox of {spec.image}"):
             try:
-                created = client.create_container(spec.image, name=name, **self._config(client, spec))
-                sandbox_id = str(created["Id"])
-                client.start(sandbox_id)
+                sandbox_id = self._create_and_start(client, name, spec)
                 if not spec.command and spec.image not in self._stays_alive:
                     _require_keep_alive(client, sandbox_id, spec.image)
             except BaseException:
@@ -121,7 +131,30 @@ class DockerProvider:
                 raise
             return sandbox_id
 
-    def _config(self, client: APIClient, spec: SandboxSpec) -> dict[str, Any]:
+    def _create_and_start(self, client: APIClient, name: str, spec: SandboxSpec) -> str:
+        for last in (False, True):
+            shared = "none" if spec.network == "none" else self._network(client)
+            created = client.create_container(spec.image, name=name, **self._config(client, spec, shared))
+            sandbox_id = str(created["Id"])
+            try:
+                client.start(sandbox_id)
+            except Exception as exc:
+                if last or f"network {shared} not found" not in words(exc):
+                    raise
+                # Somebody pruned networks since ours was last seen.
+                client.remove_container(sandbox_id, v=True, force=True)
+                self._shared_network = _UNKNOWN
+            else:
+                return sandbox_id
+        raise AssertionError("the last round returns or raises")
+
+    def _network(self, client: APIClient) -> str | None:
+        """The network that sandboxes share; None for the engine's default."""
+        if self._shared_network is _UNKNOWN:
+            self._shared_network = network.ensure(client)
+        return self._shared_network
+
+    def _config(self, client: APIClient, spec: SandboxSpec, shared: str | None) -> dict[str, Any]:
         from docker.types import LogConfig
 
         memory = (spec.memory_mb or self.settings.memory_mb) << 20
@@ -135,7 +168,8 @@ class DockerProvider:
             cap_drop=["ALL"],
             cap_add=list(KEPT_CAPABILITIES),
             security_opt=["no-new-privileges"],
-            network_mode="none" if spec.network == "none" else None,
+            network_mode=shared,
+            storage_opt={"size": f"{self.settings.disk_mb}M"} if self.settings.disk_mb else None,
             port_bindings=dict.fromkeys(spec.ports, (self.settings.publish, None)),
             log_config=LogConfig(type="json-file", config={"max-size": "4m", "max-file": "1"}),
         )

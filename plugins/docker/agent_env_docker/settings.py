@@ -17,8 +17,13 @@ class Settings:
         memory_mb: Memory of a sandbox in MiB where the spec asks for none; swap is never added to it.
         cpus: Cores of a sandbox where the spec asks for none; 0 sets no limit.
         pids: Processes and threads in a sandbox at once.
+        disk_mb: MiB that a sandbox may write; 0 sets no limit. Where the engine's storage can't keep one, creating a
+            sandbox fails and says so.
         output_mb: MiB of stdout, and of stderr, that one ``exec`` keeps; what is past it is dropped.
         engine_timeout: Seconds the engine may be silent within one call before that call fails as ``Unavailable``.
+        builder: ``auto`` takes BuildKit where the ``docker`` command has it, else the classic builder; ``buildkit`` and
+            ``classic`` ask for one.
+        bytecode: Whether Python files are compiled in the images that are built.
         publish: Address, on the engine's machine, on which the ports of sandboxes are opened.
         host: Name or address under which this process reaches those ports; empty derives it from ``publish`` and
             from where the engine is.
@@ -27,8 +32,11 @@ class Settings:
     memory_mb: int = 4096
     cpus: float = 0.0
     pids: int = 512
+    disk_mb: int = 0
     output_mb: int = 64
     engine_timeout: int = 120
+    builder: str = "auto"
+    bytecode: bool = True
     publish: str = "127.0.0.1"
     host: str = ""
 
@@ -45,13 +53,22 @@ class Settings:
         values: dict[str, Any] = {}
         for name, value in config.items():
             try:
-                values[name] = known[name](value)
+                values[name] = _flag(value) if known[name] is bool else known[name](value)
             except (TypeError, ValueError):
                 raise ConfigError(f"docker: {name}={value!r} must be of type {known[name].__name__}") from None
         settings = cls(**values)
         for name in ("memory_mb", "pids", "output_mb", "engine_timeout"):
             if getattr(settings, name) < 1:
                 raise ConfigError(f"docker: {name}={getattr(settings, name)!r} must be at least 1")
-        if settings.cpus < 0:
-            raise ConfigError(f"docker: cpus={settings.cpus!r} must not be negative; 0 sets no limit")
+        for name in ("cpus", "disk_mb"):
+            if getattr(settings, name) < 0:
+                raise ConfigError(f"docker: {name}={getattr(settings, name)!r} must not be negative; 0 sets no limit")
         return settings
+
+
+def _flag(value: object) -> bool:
+    """A truth value, also as text."""
+    text = str(value).lower()
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"

@@ -14,6 +14,8 @@ from agent_env_docker.settings import Settings
 from agent_env_core.sandbox.contract import Image, SandboxSpec
 
 BASE = "python:3.11-slim"
+PLAIN = Settings(builder="classic", bytecode=False)
+"""What every engine can do, without the seconds that compiling takes."""
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def leftovers(engine: Any, label: dict[str, str]) -> Callable[[], list[str]]:
 
 @pytest.fixture
 async def provider(engine: Any, leftovers: Callable[[], list[str]]) -> AsyncIterator[DockerProvider]:
-    provider = DockerProvider(Settings())
+    provider = DockerProvider(PLAIN)
     yield provider
     _remove(engine, leftovers())
     await provider.aclose()

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 from agent_env_docker.provider import DockerProvider
+from agent_env_docker.settings import Settings
 
 from agent_env_core.sandbox.contract import Image
 from agent_env_core.testing.sandbox import SandboxConformance
@@ -41,6 +42,6 @@ def images_are_removed() -> Iterator[None]:
 class TestDocker(SandboxConformance):
     @pytest.fixture
     async def provider(self) -> AsyncIterator[DockerProvider]:
-        provider = Remembering()
+        provider = Remembering(Settings(builder="classic", bytecode=False))  # what every engine can do
         yield provider
         await provider.aclose()

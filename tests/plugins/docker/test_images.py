@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import time
 
 import pytest
-from agent_env_docker import images
+from agent_env_docker import builders, work
 from agent_env_docker.provider import DockerProvider
+from agent_env_docker.settings import Settings
 
 from agent_env_core.errors import ImageError
-from agent_env_core.sandbox.contract import Image
+from agent_env_core.sandbox.contract import Image, SandboxSpec
 
 pytestmark = pytest.mark.docker
 BASE = "python:3.11-slim"
@@ -25,14 +27,14 @@ async def test_a_second_prepare_asks_the_engine_for_nothing_but_the_name(provide
     def never(*_):
         raise AssertionError("it was built again")
 
-    monkeypatch.setattr(images._Build, "run", never)
+    monkeypatch.setattr(work.Build, "run", never)
     took = []
     for _ in range(5):
         began = time.perf_counter()
         assert await provider.prepare(image) == first
         took.append(time.perf_counter() - began)
     assert min(took) < 0.05
-    again = DockerProvider()
+    again = DockerProvider(provider.settings)
     assert await again.prepare(image) == first
     await again.aclose()
 
@@ -76,10 +78,12 @@ async def test_a_build_that_is_cancelled_is_dropped_by_the_engine(provider, cont
 async def test_two_processes_build_once(provider, context, caplog):
     caplog.set_level(logging.INFO, logger="agent_env_docker")
     image = Image(context=context(f"FROM {BASE}\nRUN echo once > /mark\n"))
-    other = DockerProvider()  # the lock is between open files, so another provider is as good as another process
+    other = DockerProvider(
+        provider.settings
+    )  # the lock is between open files, so another provider is as good as another process
     assert len(set(await asyncio.gather(provider.prepare(image), other.prepare(image)))) == 1
     await other.aclose()
-    assert sum("building the image" in record.message for record in caplog.records) == 1
+    assert sum("building an image" in record.message for record in caplog.records) == 1
     assert any("Step 2/" in record.message for record in caplog.records)
 
 
@@ -96,6 +100,83 @@ async def test_what_only_buildkit_can_do_is_said(provider, context):
     root = context(f"FROM {BASE}\nRUN --mount=type=cache,target=/x true\n")
     with pytest.raises(ImageError, match="classic builder"):
         await provider.prepare(Image(context=root))
+
+
+async def test_a_changed_base_image_makes_another_image(provider, context, engine, tmp_path):
+    name = f"agent-env-test-base-{tmp_path.name.lower()}"
+    image = Image(context=context(f"FROM {name}\nRUN cat /which > /seen\n"))
+    try:
+        made = []
+        for which in ("one", "two", "two"):
+            _build(engine, name, f"FROM {BASE}\nRUN echo {which} > /which\n")
+            made.append(await provider.prepare(image))
+        assert made[0] != made[1] == made[2]
+    finally:
+        engine.api.remove_image(name, force=True)
+
+
+def _build(engine, tag, dockerfile):
+    list(engine.api.build(fileobj=io.BytesIO(dockerfile.encode()), tag=tag, rm=True))
+
+
+async def test_python_files_are_compiled_when_an_image_is_built(context, label, leftovers, engine):
+    bare = "RUN find / -name '*.pyc' -not -path '/proc/*' -delete\nRUN useradd me\nUSER me\nWORKDIR /app\n"
+    root = context(f"FROM {BASE}\n{bare}COPY env.py .\n", **{"env.py": "import json\n"})
+    compiling = DockerProvider(Settings(builder="classic"))
+    prepared = await compiling.prepare(Image(context=root))
+    box = await compiling.create(SandboxSpec(image=prepared, ttl=60, labels=label))
+    done = await box.exec(["python3", "-v", "-c", "import json, env; import os; print(os.getuid())"])
+    loaded = done.stderr.decode()
+    assert "json/__pycache__/__init__" in loaded
+    assert "/app/__pycache__/env." in loaded
+    assert "wrote" not in loaded
+    assert int(done.stdout) >= 1000, "the image's user is still its user"
+    assert await compiling.kill(box.id)
+    without = root.parent / root.name  # an image without Python is as good as it was
+    (without / "Dockerfile").write_text(f"FROM {BASE}\nRUN rm -f /usr/local/bin/python3* /usr/bin/python3*\n")
+    assert engine.api.inspect_image(await compiling.prepare(Image(context=without)))
+    await compiling.aclose()
+
+
+async def test_buildkit_is_used_where_it_is(provider, context, monkeypatch):
+    found = next((path for path in ("/usr/bin", "/usr/local/bin") if _has_buildkit(path, monkeypatch)), None)
+    if found is None:
+        pytest.skip("no BuildKit here")
+    monkeypatch.setenv("PATH", f"{found}:/usr/bin:/bin")
+    builders.choose.cache_clear()
+    modern = DockerProvider(Settings(builder="auto", bytecode=False))
+    root = context(f"FROM {BASE}\nRUN --mount=type=cache,target=/x echo modern > /mark\n")
+    tag = await modern.prepare(Image(context=root))
+    assert await provider.prepare(Image(context=root)) == tag, "whichever built it"
+    root = context(f"FROM {BASE}\nRUN echo the cause >&2; exit 3\n")
+    with pytest.raises(ImageError, match=r"does not build: .*\n(.*\n)*.*the cause"):
+        await modern.prepare(Image(context=root))
+    await modern.aclose()
+    builders.choose.cache_clear()
+
+
+def _has_buildkit(path, monkeypatch):
+    builders.choose.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", path)
+        found = builders.choose("auto").command
+    builders.choose.cache_clear()
+    return bool(found)
+
+
+async def test_what_is_unused_can_be_removed_and_nothing_else(provider, context, make, engine):
+    tag = await provider.prepare(Image(context=context(f"FROM {BASE}\nRUN echo unused > /mark\n")))
+    id = engine.api.inspect_image(tag)["Id"]
+    assert tag in {name for thing in await provider.unused() for name in thing.what.split()}
+    box = await make(tag)
+    assert id not in {thing.id for thing in await provider.unused()}
+    assert await provider.prune(id) is False
+    await provider.kill(box.id)
+    assert await provider.prune(id)
+    assert await provider.prune(id) is False
+    theirs = engine.api.inspect_image(BASE)["Id"]
+    assert await provider.prune(theirs) is False
+    assert engine.api.inspect_image(BASE)
 
 
 async def test_the_command_of_an_image(provider, context):

@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from agent_env_docker import images, prereqs
+from agent_env_docker import context as context_module
+from agent_env_docker import prereqs
+from agent_env_docker.context import Context
 from agent_env_docker.failure import plain, translate
-from agent_env_docker.images import Context
 from agent_env_docker.provider import DockerProvider
 from agent_env_docker.settings import Settings
 
@@ -179,7 +180,7 @@ def test_a_context_that_cannot_be_read_is_named(folder: Path, monkeypatch):
     def broken(*_):
         raise PermissionError(13, "Permission denied", "secret")
 
-    monkeypatch.setattr(images.Context, "_add", broken)
+    monkeypatch.setattr(context_module.Context, "_add", broken)
     with pytest.raises(ImageError, match=r"can't be read.*secret"):
         digest(folder)
 

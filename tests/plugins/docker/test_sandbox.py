@@ -10,7 +10,7 @@ import pytest
 from agent_env_docker.provider import KEPT_CAPABILITIES, DockerProvider
 from agent_env_docker.settings import Settings
 
-from agent_env_core.errors import Gone, ImageError, Unsupported
+from agent_env_core.errors import ConfigError, Gone, ImageError, Unavailable, Unsupported
 from agent_env_core.sandbox.contract import Image, SandboxSpec
 from agent_env_core.sandbox.leases import EXPIRES_LABEL
 
@@ -51,10 +51,15 @@ async def test_what_a_container_is_given(make, engine, base):
     assert host["CapDrop"] == ["ALL"]
     assert [name.removeprefix("CAP_") for name in host["CapAdd"]] == list(KEPT_CAPABILITIES)
     assert host["SecurityOpt"] == ["no-new-privileges"]
-    assert host["NetworkMode"] == "default"
+    assert host["NetworkMode"] == "agent-env"
     assert host["LogConfig"]["Config"] == {"max-size": "4m", "max-file": "1"}
     assert not host["Binds"]
     assert not info["Mounts"]
+    assert not host["Privileged"]
+    assert not host["Devices"]
+    assert [host[kind] for kind in ("PidMode", "UTSMode", "UsernsMode")] == ["", "", ""]
+    assert host["IpcMode"] == "private"
+    assert (await sandbox.exec(["sh", "-c", "ls /var/run/docker.sock /run/docker.sock"])).exit_code != 0
     assert info["NetworkSettings"]["Ports"]["8000/tcp"][0]["HostIp"] == "127.0.0.1"
     assert info["Config"]["Image"] == base
     assert (await sandbox.exec(["sh", "-c", "echo $A; pwd"])).stdout == b"1\n/usr\n"
@@ -306,6 +311,33 @@ async def test_a_main_process_that_fails_at_once_says_why(make, provider):
     assert await provider.kill(sandbox.id)
 
 
+async def test_a_paused_sandbox_is_neither_gone_nor_kept_from_its_end(make, provider, engine, leftovers):
+    sandbox = await make()
+    engine.api.pause(sandbox.id)
+    with pytest.raises(Unavailable, match="paused"):
+        await sandbox.exec(["true"])
+    engine.api.unpause(sandbox.id)
+    assert (await sandbox.exec(["true"])).exit_code == 0
+    engine.api.pause(sandbox.id)
+    assert await provider.kill(sandbox.id)
+    assert not leftovers()
+
+
+async def test_a_disk_limit_is_kept_or_refused(base, label, leftovers):
+    limited = DockerProvider(Settings(disk_mb=64))
+    refused = None
+    try:
+        sandbox = await limited.create(SandboxSpec(image=base, ttl=60, labels=label))
+        done = await sandbox.exec(["sh", "-c", "head -c 100000000 /dev/zero > /big"])
+        assert done.exit_code != 0
+        await limited.kill(sandbox.id)
+    except ConfigError as exc:
+        refused = str(exc)
+    assert refused is None or "set disk_mb=0" in refused
+    assert not leftovers()
+    await limited.aclose()
+
+
 async def test_running_out_of_memory_is_said(make):
     sandbox = await make(memory_mb=32, command=("python3", "-c", "x = bytearray(1 << 30)"))
     with pytest.raises(Gone, match="ran out of memory"):
@@ -346,7 +378,7 @@ async def test_32_at_once_and_nothing_is_left(make, provider, leftovers, engine)
     assert len(leftovers()) == 32
     assert all(await asyncio.gather(*(provider.kill(sandbox.id) for sandbox in sandboxes)))
     assert not leftovers()
-    assert {network["Id"] for network in engine.api.networks()} <= networks
+    assert len({network["Id"] for network in engine.api.networks()} - networks) <= 1  # the shared one
 
 
 async def test_two_kills_at_once(make, provider, leftovers):
