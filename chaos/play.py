@@ -139,7 +139,8 @@ async def run(schedule: Schedule, inner: SandboxProvider, limits: Limits, shared
             aftermath.descriptors = process.num_fds() - before
         await host.aclose()
     aftermath.most_starting, aftermath.most_running = provider.most_starting, provider.most_running
-    aftermath.left = [info.id async for info in inner.list({})]
+    aftermath.left = [info.id async for info in inner.list(host.labels)]
+    await inner.aclose()
     aftermath.tasks = await _still_running(tasks)
     return aftermath
 
