@@ -135,7 +135,8 @@ def sandboxes(*, serves: bool) -> Iterator[Finding]:
     usable = False
     for name in plugins().known("sandbox provider"):
         try:
-            can = plugins().sandbox_provider(name)({}).capabilities
+            provider = plugins().sandbox_provider(name)({})
+            can = provider.capabilities
         except Exception as exc:  # a provider may raise anything; the others are still looked at
             yield Finding(topic, name, describe(exc), "note")
             continue
@@ -145,15 +146,20 @@ def sandboxes(*, serves: bool) -> Iterator[Finding]:
             continue
         usable = True
         private = "files private to each sandbox" if can.private_files else "FILES SHARED between sandboxes"
-        value = (
-            f"isolation: {can.isolation}; {private}; TTL kept by {'the provider' if can.ttl_enforced else 'our reaper'}"
-        )
+        kept = "the provider" if can.ttl_enforced else "our reaper"
+        value = f"isolation: {can.isolation}{_explained(provider)}; {private}; TTL kept by {kept}"
         yield Finding(topic, name, f"{engine.value}; {value}" if engine else value)
     if serves and not usable:
         fix = "start Docker, or use sandboxes without it: pip install 'agentenv-framework[process]'"
         if any(entry.status == "blocked" for entry in plugins().entries):
             fix = f"list a provider in {ALLOW_VARIABLE}, or unset that"
         yield Finding(topic, "providers", "none can be used here, so no bundle can be served", "problem", fix)
+
+
+def _explained(provider: object) -> str:
+    from agent_env_core.sandbox.contract import Explains
+
+    return f" ({provider.explain()})" if isinstance(provider, Explains) else ""
 
 
 def docker_engine() -> Finding:

@@ -255,6 +255,14 @@ class KnowsImageCommand(Protocol):
         """ENTRYPOINT and CMD of a prepared image as one argv; empty where it has neither."""
 
 
+@runtime_checkable
+class Explains(Protocol):
+    """Optional power: a provider whose capabilities depend on the machine can say what it found there."""
+
+    def explain(self) -> str:
+        """A few words for people, such as what isolates sandboxes here."""
+
+
 @dataclass(frozen=True)
 class Unused:
     """Something that agent-env made to start sandboxes from, and that none uses now: an image, an entry of a cache.

@@ -127,6 +127,13 @@ def test_a_provider_shows_what_it_keeps_apart(monkeypatch: pytest.MonkeyPatch) -
     assert "isolation: vm; files private" in only(found, "tight").value
 
 
+def test_a_provider_says_what_it_found_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = Provider(isolation="namespace")
+    provider.explain = lambda: "bubblewrap 0.8.0"  # type: ignore[attr-defined]  # an optional power
+    with_providers(monkeypatch, near=provider)
+    assert "isolation: namespace (bubblewrap 0.8.0); files private" in only(health.sandboxes(serves=True), "near").value
+
+
 @pytest.mark.parametrize(
     ("serves", "expected"), [(True, {"bad": "note", "providers": "problem"}), (False, {"bad": "note"})]
 )
