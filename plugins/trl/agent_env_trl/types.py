@@ -17,6 +17,9 @@ SCALARS: Mapping[str, Any] = MappingProxyType(
     {"string": str, "integer": int, "number": float, "boolean": bool, "null": type(None)}
 )
 
+ANY_LIST = GenericAlias(list, (Any,))
+"""An array of anything. Transformers 5.2 reads a bare ``list`` as an object."""
+
 
 def hint(root: Mapping[str, Any], schema: Any, within: frozenset[str] = frozenset()) -> Any:
     """The type hint of a schema; ``Any`` where Python has none that transformers reads.
@@ -58,9 +61,8 @@ def _array(root: Mapping[str, Any], schema: Mapping[str, Any], within: frozenset
     members, rest = places(schema), rest_of(schema)
     if members:  # transformers takes no tuple of one
         fits = len(members) > 1 and rest is None
-        return GenericAlias(tuple, tuple(hint(root, part, within) for part in members)) if fits else list
-    inner = Any if rest is None else hint(root, rest, within)
-    return list if inner is Any else GenericAlias(list, (inner,))
+        return GenericAlias(tuple, tuple(hint(root, part, within) for part in members)) if fits else ANY_LIST
+    return ANY_LIST if rest is None else GenericAlias(list, (hint(root, rest, within),))
 
 
 def _object(root: Mapping[str, Any], schema: Mapping[str, Any], within: frozenset[str]) -> Any:

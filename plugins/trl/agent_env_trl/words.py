@@ -148,12 +148,21 @@ class Words:
             return literal(options) is Any
         if schema.get("properties"):
             return True
+        parts = branches(schema)
+        if len([part for part in parts if not self._bare(part, "null")]) > 1 and not all(map(self._bare, parts)):
+            return True  # transformers 5.2 keeps of a union's members their types alone
         members, rest = places(schema), rest_of(schema)
         if members and (rest is not None or len(members) == 1):
             return True
         more = schema.get("additionalProperties")
-        inner = [*branches(schema), *members, rest, more if isinstance(more, Mapping) else None]
+        inner = [*parts, *members, rest, more if isinstance(more, Mapping) else None]
         return any(self._says_more(part, within | refs) for part in inner if part is not None)
+
+    def _bare(self, schema: Any, kind: str = "") -> bool:
+        """Whether a schema names a type, or the one that is asked for, and says nothing of what is inside."""
+        found = follow(self._root, schema).schema
+        inside = values(found) or places(found) or rest_of(found) or isinstance(found.get("additionalProperties"), dict)
+        return not inside and (not kind or kinds(found) == [kind])
 
     def _says_more(self, schema: Any, within: frozenset[str]) -> bool:
         followed = follow(self._root, schema)
