@@ -99,7 +99,7 @@ def _serve(seed: int, sessions: int) -> None:
 def _summary(aftermath: Aftermath) -> str:
     ends: Counter[str] = Counter()
     for outcome in aftermath.outcomes:
-        ends["scored" if outcome.error is None else f"unscored in {outcome.error.phase}"] += 1
+        ends[f"unscored in {outcome.error.phase}" if outcome.error else "crashed" if outcome.crash else "scored"] += 1
     told = ", ".join(f"{count} {name}" for name, count in sorted(ends.items()))
     return f"{len(aftermath.outcomes)} rollouts: {told}"
 

@@ -49,7 +49,9 @@ def _of_one(outcome: Outcome, schedule: Schedule) -> Iterator[str]:
     plan, scores, error = outcome.plan, outcome.scores, outcome.error
     if not outcome.finished:
         yield "I6: its teardown didn't end"
-    if (scores is None) == (error is None):
+    if outcome.crash:
+        yield f"I2: its player was given what is no EpisodeError: {outcome.crash}"
+    elif (scores is None) == (error is None):
         yield f"I2: it must have either scores or an error, and has {scores} and {error}"
     if scores is not None:
         if set(scores) != {"grade"} or not all(map(math.isfinite, scores.values())):

@@ -61,18 +61,17 @@ class Outcome:
         plan: What was planned.
         scores: Its scores, or None.
         error: Why it has none.
+        crash: What a player was given that is no ``EpisodeError``; empty when all is well.
         seconds: From its start to the end of its teardown.
-        queued: Seconds it waited for a place.
         finished: Whether its teardown ended.
-        played: Whether its player came to the end of its part.
     """
 
     plan: Plan
     scores: dict[str, float] | None = None
     error: EpisodeError | None = None
+    crash: str = ""
     seconds: float = 0.0
     finished: bool = False
-    played: bool = False
 
 
 @dataclass
@@ -177,9 +176,11 @@ async def _play(
     player = _Player(plan, episode, runner, limits, playing, aftermath.latencies)
     try:
         outcome.scores = await player.play()
-        outcome.played = True
     except EpisodeError as exc:
         outcome.error = exc
+    except Exception as exc:
+        outcome.crash = f"{type(exc).__name__}: {exc}"
+        await episode.abandon("its player crashed")
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limits.ready + 30):
             await episode.wait_finished()

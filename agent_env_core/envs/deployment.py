@@ -136,7 +136,7 @@ async def _death(sandbox: Sandbox) -> str | None:
             await sandbox.endpoint(PORT)
     except Gone as exc:
         return describe(exc)
-    except (SandboxError, TimeoutError):
+    except Exception:  # whatever a provider raises, the failure that is looked into is the one to report
         return None
     return None
 
