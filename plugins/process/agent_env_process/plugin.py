@@ -1,16 +1,31 @@
-"""Sandboxes without a daemon: env servers as plain processes of this machine.
+"""Sandboxes without a daemon: env servers as processes of this machine.
+
+With namespaces (bubblewrap, or made here; whichever the machine allows)
 
 Covered:
-    A private folder for the image's files, with ``HOME`` and ``TMPDIR`` in it; an environment built from nothing, so
-    no variable of the server gets in; a port of its own on loopback; everything a sandbox started ends with it, and
-    ends when the server is killed; images as cached Python environments, built from simple Dockerfiles.
+    Files: each sandbox has a root of its own. Of this machine it sees programs, libraries, certificates and the image's
+    packages, all read-only; homes, keys, sockets and other sandboxes aren't there. Processes: it sees its own only, and
+    all of them end with the first one, also when the server is killed. Rights: none, for root too. Where a task asks
+    for it, no network.
+
+Not covered:
+    The kernel is shared. With an open network so are loopback and abstract sockets. CPU, memory and disk are not
+    limited.
+
+Without them
+
+Covered:
+    A private folder for the image's files, with ``HOME`` and ``TMPDIR`` in it. Everything a sandbox started ends with it,
+    and ends when the server is killed.
 
 Not covered:
     Isolation. Sandboxes run as you and see this machine's files, processes and network. A program that writes to an
     absolute path that only its code knows (``/tmp/x``) shares that file with every other sandbox
-    (``private_files=False``). CPU, memory and network are not limited. The Python environment of an image is shared by
-    its sandboxes. A process that drops its environment *and* outlives its parent may not be found when its sandbox
-    ends. Run only code that you would run by hand; ``docker`` isolates.
+    (``private_files=False``). A process that drops its environment *and* outlives its parent may not be found when its
+    sandbox ends. Run only code that you would run by hand.
+
+In both, the environment is built from nothing, so no variable of the server gets in, and each sandbox has ports of its
+own on loopback. Images are cached Python environments and files, made from simple Dockerfiles.
 """
 
 from __future__ import annotations
