@@ -15,6 +15,7 @@ from agent_env_core.errors import (
     PluginError,
     Problem,
     SandboxError,
+    SetupError,
     Unavailable,
     Unsupported,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "PluginError",
     "Problem",
     "SandboxError",
+    "SetupError",
     "Unavailable",
     "Unsupported",
     "hookimpl",

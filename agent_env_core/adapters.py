@@ -22,6 +22,9 @@ class Trainer(Protocol):
             resume_from_checkpoint: The folder of a checkpoint to go on from.
         """
 
+    def save_model(self) -> None:
+        """Saves what was trained to the output folder of the configuration."""
+
 
 class TrainerAdapter(Protocol):
     """Fits an ``AgentEnv`` to one trainer class.

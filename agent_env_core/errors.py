@@ -2,8 +2,8 @@
 
 Two families, told apart by who can act:
 
-* **What the user can fix** before anything runs: :class:`BundleError`, :class:`EpisodeRefused`, :class:`PluginError`,
-  :class:`CapacityError`. They carry every problem at once, each with its place.
+* **What the user can fix** before anything runs: :class:`BundleError`, :class:`EpisodeRefused`, :class:`SetupError`,
+  :class:`PluginError`, :class:`CapacityError`. They carry every problem at once, each with its place.
 * **What happened to one episode**: :class:`EpisodeError`, with the phase, the reason, and whether another try may help.
   It is data, not a crash: an episode that ends in one is *unscored*, never scored 0.
 
@@ -75,6 +75,12 @@ class EpisodeRefused(_Problems):
     """A task that can't be played as an episode; ``problems`` says why, step by step."""
 
     headline = "can't be played as an episode"
+
+
+class SetupError(_Problems):
+    """A training run that can't be started as it's set up; ``problems`` says what is wrong, setting by setting."""
+
+    headline = "can't be trained with"
 
 
 class PluginError(AgentEnvError):
@@ -178,7 +184,12 @@ class ContextTooLong(ModelError):
 
 
 def describe(exc: BaseException) -> str:
-    """One line for an exception of any kind: its text, or its type where it has none."""
+    """One line for an exception of any kind: its text, or its type where it has none.
+
+    A sandbox error keeps its lines: they are the end of a build's output, or the last words of a process.
+    """
+    if isinstance(exc, SandboxError):
+        return "\n".join(line.rstrip() for line in str(exc).strip().splitlines()) or type(exc).__name__
     text = " ".join(str(exc).split())
     if isinstance(exc, AgentEnvError):
         return text or type(exc).__name__

@@ -17,6 +17,9 @@ FIX = "take a model whose template has tools, such as Qwen3, or set one up with 
 MARKS = ("mark of the user", "mark_of_the_tool", "mark of the argument", "mark of the answer")
 
 
+Tools = Mapping[str, Sequence[Callable[..., Any]]]
+
+
 @dataclass(frozen=True)
 class Model:
     """What is read of a model without its weights.
@@ -53,26 +56,27 @@ def template_problems(model: Model) -> list[Problem]:
         return [Problem("model", f"the chat template of {model.name!r} can't show tool calls: {describe(exc)}", FIX)]
     absent = [mark for mark in MARKS if mark not in shown]
     if absent:
-        return [Problem("model", f"the chat template of {model.name!r} leaves out the {absent[0]!r} of a tool call", FIX)]
+        return [
+            Problem("model", f"the chat template of {model.name!r} leaves out the {absent[0]!r} of a tool call", FIX)
+        ]
     unread = _unread(model.tokenizer)
     return [] if unread is None else [Problem("model", unread, FIX + ", or give its tokenizer a response_template")]
 
 
 def _rendered(tokenizer: PreTrainedTokenizerBase) -> str:
     user, tool, argument, answer = MARKS
-    call = {"type": "function", "function": {"name": tool, "arguments": {"text": argument}}}
     parameters = {"type": "object", "properties": {"text": {"type": "string", "description": "A text."}}}
     function = {"name": tool, "description": "A tool.", "parameters": parameters}
-    text = tokenizer.apply_chat_template(
-        [
-            {"role": "user", "content": user},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "name": tool, "content": answer},
-        ],
-        tools=[{"type": "function", "function": function}],
-        tokenize=False,
+    call = {"type": "function", "function": {"name": tool, "arguments": {"text": argument}}}
+    conversation: Any = [
+        {"role": "user", "content": user},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "name": tool, "content": answer},
+    ]
+    shown = tokenizer.apply_chat_template(
+        conversation, tools=[{"type": "function", "function": function}], tokenize=False
     )
-    return str(text)
+    return str(shown)
 
 
 def _unread(tokenizer: PreTrainedTokenizerBase) -> str | None:
@@ -91,7 +95,7 @@ def _unread(tokenizer: PreTrainedTokenizerBase) -> str | None:
 
 
 def context_problems(
-    model: Model, rows: Sequence[Mapping[str, Any]], tools: Mapping[str, Sequence[Callable[..., Any]]],
+    model: Model, rows: Sequence[Mapping[str, Any]], tools: Tools,
     arguments: Mapping[str, Any],
 ) -> Iterator[Problem]:  # fmt: skip
     """Whether the longest prompt leaves room for ``max_completion_length`` tokens.
@@ -104,7 +108,9 @@ def context_problems(
     """
     limits = {
         "the model's context": getattr(model.config.get_text_config(), "max_position_embeddings", None),
-        "arguments.vllm_max_model_length": arguments.get("vllm_max_model_length") if arguments.get("use_vllm") else None,
+        "arguments.vllm_max_model_length": arguments.get("vllm_max_model_length")
+        if arguments.get("use_vllm")
+        else None,
     }
     known = {name: limit for name, limit in limits.items() if isinstance(limit, int)}
     wanted = arguments.get("max_completion_length")
@@ -134,9 +140,12 @@ def _longest(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _tokens(
-    model: Model, row: Mapping[str, Any], tools: Mapping[str, Sequence[Callable[..., Any]]], arguments: Mapping[str, Any]
+    model: Model,
+    row: Mapping[str, Any],
+    tools: Tools,
+    arguments: Mapping[str, Any],
 ) -> int:
-    encoded = model.tokenizer.apply_chat_template(
+    encoded: Any = model.tokenizer.apply_chat_template(
         row["prompt"],
         tools=list(tools[row.get("environment", "")]),
         add_generation_prompt=True,

@@ -44,7 +44,9 @@ def batches(maker: Callable[..., Any], given: Mapping[str, Any], processes: int)
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return  # the configuration's class says it
     if group < 2:
-        yield Problem("arguments.num_generations", f"is {group}, and GRPO compares at least 2 rollouts of a row", "set 8")
+        yield Problem(
+            "arguments.num_generations", f"is {group}, and GRPO compares at least 2 rollouts of a row", "set 8"
+        )
         return
     if values.get("generation_batch_size") is None:
         steps = values.get("steps_per_generation") or values.get("gradient_accumulation_steps") or 1
@@ -91,7 +93,9 @@ def checkpoint(settings: Settings) -> tuple[str | None, list[Problem]]:
     if isinstance(settings.resume, str):
         if (Path(settings.resume) / "trainer_state.json").is_file():
             return settings.resume, []
-        return None, [Problem("resume", f"{settings.resume} is no checkpoint: it has no trainer_state.json", _few(place))]
+        return None, [
+            Problem("resume", f"{settings.resume} is no checkpoint: it has no trainer_state.json", _few(place))
+        ]
     if not isinstance(place, str):
         missing = Problem("arguments.output_dir", "is missing", "name a folder for checkpoints and the trained model")
         return None, [missing]

@@ -1,9 +1,8 @@
 """A YAML file, read the way people mean it.
 
-YAML 1.1, which PyYAML speaks, takes ``no`` for a boolean, ``1e-5`` for a text and ``1:30`` for a number, and the last of
-two equal keys without a word. A training file has all of these (``eval_strategy: no``, ``learning_rate: 1e-5``), so it's
-read by the rules of YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-schema), and a key may stand there
-once.
+YAML 1.1, which PyYAML speaks, takes ``no`` for a boolean and ``1e-5`` for a text, and PyYAML the last of two equal keys
+without a word. A training file has all of these (``eval_strategy: no``, ``learning_rate: 1e-5``), so it's read by the rules of
+YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-schema), and a key may stand there once.
 """
 
 from __future__ import annotations
@@ -29,18 +28,19 @@ _SCALARS = (
 class _Loader(yaml.SafeLoader):
     """Plain data only, by the core schema."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """A mapping, whose keys are all different."""
         seen: set[str] = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands twice", key.start_mark
+                )
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
+_Loader.yaml_implicit_resolvers = {}  # none of YAML 1.1's
 for _tag, _pattern, _first in _SCALARS:
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
@@ -50,8 +50,8 @@ def read(path: Path, assignments: Sequence[str] = ()) -> dict[str, Any]:
 
     Args:
         path: The file.
-        assignments: ``key=value`` each, which win over the file; a key with dots names one inside a mapping, and a value
-            is read as YAML.
+        assignments: ``key=value`` each, which win over the file; a key with dots names one inside a mapping, and a
+            value is read as YAML.
 
     Raises:
         SetupError: The file can't be read, or an assignment has no ``=``.

@@ -19,7 +19,7 @@ class Settings(BaseModel):
 
     Attributes:
         bundle: The bundle to serve on this machine: its folder, the name of an installed one, or several by split.
-        url: The server to train on instead, or several.
+        url: The server to train on instead.
         split: The split to train on.
         eval_split: The split to evaluate on.
         sandbox: Where a local server deploys envs.
@@ -38,7 +38,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     bundle: str | dict[str, str] | None = None
-    url: str | list[str] | None = None
+    url: str | None = None
     split: str = "all"
     eval_split: str | None = None
     sandbox: str | None = None
@@ -78,7 +78,9 @@ class Settings(BaseModel):
         if self.url is not None:
             for key in ("sandbox", "max_concurrent_envs", "warm"):
                 if getattr(self, key) is not None:
-                    yield Problem(key, "is the server's own to set", "leave it out beside url, and give it to agent-env serve")
+                    yield Problem(
+                        key, "is the server's own to set", "leave it out beside url, and give it to agent-env serve"
+                    )
 
 
 def unknown(names: Iterable[str], known: Iterable[str], place: str, what: str) -> list[Problem]:
@@ -88,7 +90,9 @@ def unknown(names: Iterable[str], known: Iterable[str], place: str, what: str) -
     for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
-            problems.append(Problem(f"{place}{name}", f"{what} has no such field", f"did you mean {close[0]}?" if close else ""))
+            problems.append(
+                Problem(f"{place}{name}", f"{what} has no such field", f"did you mean {close[0]}?" if close else "")
+            )
     return problems
 
 

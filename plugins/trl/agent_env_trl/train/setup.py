@@ -81,10 +81,11 @@ class Setup:
         checkpoint, found = checks.checkpoint(settings)
         self._problems += found
         model = self._model()
-        env = self._env(adapter, {} if config is None else vars(config))
+        arguments = settings.arguments if config is None else vars(config)
+        env = self._env(adapter, arguments)
         try:
-            if env is not None and config is not None:
-                self._against(env, adapter, vars(config), model)
+            if env is not None:
+                self._against(env, adapter, arguments, model)
             self._refuse()
         except BaseException:
             if env is not None:
@@ -151,8 +152,11 @@ class Setup:
                 settings.bundle, sandbox=settings.sandbox, max_concurrent_envs=sessions, warm=settings.warm, **shared
             )
         except (AgentEnvError, ValueError) as exc:
-            self._problems.append(Problem("bundle" if settings.url is None else "url", str(exc)))
+            self._say(exc)
             return None
+
+    def _say(self, exc: Exception) -> None:
+        self._problems.append(Problem("bundle" if self._settings.url is None else "url", str(exc)))
 
     def _against(
         self, env: AgentEnv, adapter: TrainerAdapter, arguments: Mapping[str, Any], model: Model | None
@@ -164,7 +168,7 @@ class Setup:
             rows = [*env.dataset, *(env.dataset_for(settings.eval_split) if settings.eval_split else ())]
             tools = shown_tools(env)
         except (AgentEnvError, ValueError) as exc:
-            self._problems.append(Problem("bundle" if settings.url is None else "url", str(exc)))
+            self._say(exc)
             return
         if not len(env.dataset):
             self._problems.append(Problem("split", f"{settings.split!r} holds no task"))

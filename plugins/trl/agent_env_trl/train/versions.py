@@ -10,7 +10,6 @@ from packaging.requirements import Requirement
 
 from agent_env_core.errors import Problem
 
-#: Extras of TRL that name the versions it works with, by what a training file uses.
 TRL = "trl"
 
 
@@ -57,7 +56,9 @@ def _serving() -> Iterator[Problem]:
     for name in ("openenv", "mcp"):
         here = _version(name)
         if here is None:
-            yield Problem("bundle", f"is served here, and {name} isn't installed", "pip install 'agentenv-framework[server]'")
+            yield Problem(
+                "bundle", f"is served here, and {name} isn't installed", "pip install 'agentenv-framework[server]'"
+            )
         elif name == "mcp" and not here.startswith("1."):
             yield Problem(
                 "bundle",
