@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from agent_env_core.testing.sandbox import SandboxConformance
-
 SAMPLE = Path(__file__).resolve().parents[1] / "sample_plugin"
 NAMES = {"audited": "sandbox provider", "within": "reward combiner", "keeper_load": "step type"}
 
@@ -86,25 +84,3 @@ for kind, name in (("sandbox provider", "audited"), ("reward combiner", "within"
     ]
     with pytest.raises(AssertionError, match="keeper_load"):
         environment.program("agent-env", "validate", str(acme_bundle))
-
-
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache of images for all checks."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_processes_left")
-class TestAudited(SandboxConformance):
-    """Its provider keeps the contract, as every provider has to."""
-
-    @pytest.fixture
-    async def provider(self, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-        monkeypatch.syspath_prepend(str(SAMPLE))
-        from acme_agent_env.provider import AuditedProvider
-
-        folders = {"cache_dir": str(cache_dir), "state_dir": str(tmp_path / "state")}
-        provider = AuditedProvider({"file": tmp_path / "audit.jsonl", **folders})
-        yield provider
-        await provider.aclose()
