@@ -131,3 +131,10 @@ def test_the_six_sandbox_errors_are_six() -> None:
 )
 def test_describe_gives_one_line(exc: Exception, line: str) -> None:
     assert describe(exc) == line
+
+
+def test_describe_keeps_the_lines_of_a_build_and_of_last_words() -> None:
+    error = ImageError("Dockerfile:3: pip failed:\n  ERROR: no such package  \n  exit code 1\n")
+    assert describe(error) == "Dockerfile:3: pip failed:\n  ERROR: no such package\n  exit code 1"
+    assert episode_error(error, "prepare").reason == describe(error)
+    assert describe(Gone("")) == "Gone"

@@ -32,6 +32,11 @@ def ensure(client: APIClient) -> str | None:
     """
     from docker.errors import APIError
 
+    if _is_podman(client):  # it takes the option and doesn't keep it
+        logger.warning(
+            "docker: sandboxes can reach each other's ports: Podman can't keep containers of a network apart"
+        )
+        return None
     if _is_there(client):
         return NETWORK
     try:
@@ -66,6 +71,11 @@ def remove_unused(client: APIClient) -> bool:
         logger.debug("the network stays: %s", describe(exc))
         return False
     return True
+
+
+def _is_podman(client: APIClient) -> bool:
+    parts = client.version(api_version=False).get("Components") or ()
+    return any(str(part.get("Name")).startswith("Podman") for part in parts)
 
 
 def _is_there(client: APIClient) -> bool:

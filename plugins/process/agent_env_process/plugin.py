@@ -15,8 +15,8 @@ Not covered:
 Without them
 
 Covered:
-    A private folder for the image's files, with ``HOME`` and ``TMPDIR`` in it. Everything a sandbox started ends with it,
-    and ends when the server is killed.
+    A private folder for the image's files, with ``HOME`` and ``TMPDIR`` in it. Everything a sandbox started ends with
+    it, and ends when the server is killed.
 
 Not covered:
     Isolation. Sandboxes run as you and see this machine's files, processes and network. A program that writes to an

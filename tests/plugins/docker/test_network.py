@@ -128,8 +128,11 @@ async def test_an_engine_by_tcp_whose_connections_break(make, monkeypatch, engin
 class Engine:
     """As much of a client as the network needs."""
 
-    def __init__(self, networks, refuses=""):
-        self.made, self._refuses = list(networks), refuses
+    def __init__(self, networks, refuses="", name="Engine"):
+        self.made, self._refuses, self._name = list(networks), refuses, name
+
+    def version(self, *, api_version):
+        return {"Components": [{"Name": self._name}]}
 
     def networks(self, names):
         return [network for network in self.made if any(name in network["Name"] for name in names)]
@@ -162,7 +165,8 @@ def test_somebody_elses_network_is_not_used():
 
 def test_an_engine_that_cant_keep_them_apart_is_said_to(caplog):
     assert network.ensure(Engine([], refuses="unsupported bridge network option")) is None
+    assert network.ensure(Engine([], name="Podman Engine")) is None
     assert network.ensure(Engine([])) == network.NETWORK
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(said) == 2
+    assert len(said) == 3
     assert all("reach each other's ports" in line for line in said)
