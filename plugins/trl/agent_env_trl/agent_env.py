@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_env_core import integrity
 from agent_env_core.adapters import Combiner
-from agent_env_core.client import Address, Info, Server, close_all, hand_down_token
+from agent_env_core.client import Address, Info, Server, close_all, hand_down_token, seconds
 from agent_env_core.play.rewards import resolve_reward
 from agent_env_core.server.limits import DEFAULT_SESSIONS
 from agent_env_trl.dataset import task_dataset
@@ -36,7 +37,8 @@ class AgentEnv:
 
     Raises:
         AgentEnvError: Nothing answers at ``url``, or it refuses us.
-        ValueError: The server has no such split, or ``reward`` doesn't fit its tasks.
+        ValueError: The server has no such split, ``reward`` doesn't fit each of its tasks, or a timeout is no number of
+            seconds above 0.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class AgentEnv:
         refuse_second_import()
         self._local: LocalServer | None = None
         self._split = split
-        self._timeouts = {"tool_timeout": tool_timeout, "reset_timeout": reset_timeout}
+        self._timeouts = _timeouts(tool_timeout, reset_timeout)
         address = Address.of(url, token)
         self._server = Server(address, deploy_timeout=reset_timeout)
         self._info = self._server.info()
@@ -93,15 +95,24 @@ class AgentEnv:
         Raises:
             BundleError: The bundle can't be used; it lists every problem.
             AgentEnvError: The server couldn't start; the message says why.
-            ValueError: As for the class.
+            ValueError: As for the class. It's raised before any image is built.
+            TypeError: ``bundle`` is no bundle.
         """
         refuse_second_import()
+        _timeouts(tool_timeout, reset_timeout)
+
+        def check(told: Mapping[str, Any]) -> None:
+            _check_split("the bundle", split, told["splits"])
+            if reward is not None:
+                resolve_reward(reward, told["score_ids"])
+
         server = LocalServer(
             bundle,
             sandbox=sandbox,
             max_concurrent_envs=max_concurrent_envs,
             warm=warm,
             scores_only=reward is not None,
+            check=check,
         )
         try:
             env = cls(
@@ -146,9 +157,7 @@ class AgentEnv:
         return self._datasets[split]
 
     def _check_split(self, split: str) -> None:
-        if split not in self._info.splits:
-            known = ", ".join(self._info.splits) or "none"
-            raise ValueError(f"the server at {self.url} has no split {split!r}; it has: {known}")
+        _check_split(f"the server at {self.url}", split, self._info.splits)
 
     @property
     def factory(self) -> Factory:
@@ -178,6 +187,37 @@ class AgentEnv:
                 }
         return self._factories[together]
 
+    def log_scores(
+        self,
+        *,
+        environments: Sequence[Environment],
+        log_metric: Callable[[str, float], None],
+        log_extra: Callable[[str, list[float | None]], None],
+        **batch: Any,
+    ) -> list[None]:
+        """Logs every score of a batch, beside the reward that is trained on. It rewards nothing itself.
+
+        Pass it to ``GRPOTrainer`` as ``reward_funcs=env.log_scores``: the logs then have the mean of each score as
+        ``scores/<step id>``, and the table of completions has a column for each. TRL lists it as one more reward, which
+        is always NaN and so takes no part in the update.
+
+        Args:
+            environments: The batch's environments, one for each completion.
+            log_metric: TRL's way to log a number.
+            log_extra: TRL's way to add a column to the table of completions.
+            **batch: What else TRL hands to reward functions.
+
+        Returns:
+            None for each completion, by which TRL knows that this gives no reward.
+        """
+        scores = [environment._scores() for environment in environments]
+        for step_id in dict.fromkeys(step_id for found in scores for step_id in found):
+            column = [found.get(step_id) for found in scores]
+            known = [score for score in column if score is not None]
+            log_metric(f"scores/{step_id}", sum(known) / len(known))
+            log_extra(step_id, column)
+        return [None] * len(scores)
+
     def close(self) -> None:
         """Ends the episodes that this process's environments hold, and stops a server that ``local`` started."""
         factories = [one.values() if isinstance(one, dict) else (one,) for one in self._factories.values()]
@@ -196,3 +236,15 @@ class AgentEnv:
 
     def __repr__(self) -> str:
         return f"AgentEnv({self.url!r}, split={self._split!r})"
+
+
+def _timeouts(tool_timeout: float, reset_timeout: float) -> dict[str, float]:
+    return {
+        "tool_timeout": seconds("tool_timeout", tool_timeout),
+        "reset_timeout": seconds("reset_timeout", reset_timeout),
+    }
+
+
+def _check_split(where: str, split: str, known: Collection[str]) -> None:
+    if split not in known:
+        raise ValueError(f"{where} has no split {split!r}; it has: {', '.join(known) or 'none'}")

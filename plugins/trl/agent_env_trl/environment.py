@@ -6,6 +6,7 @@ TRL offers each public method but ``reset`` and ``get_reward`` to the model as a
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from weakref import WeakSet
@@ -112,15 +113,12 @@ class Environment:
         return self._score() if self._reporter is None else self._reporter.guard(self._score)
 
     def _score(self) -> float | None:
-        spec = self._spec
-        if spec.together:
-            for other in list(self._instances):
-                other._session.conclude()
+        combine = self._spec.combine
         try:
-            outcome = self._session.outcome()
-            reward = outcome.reward if spec.combine is None else spec.combine(outcome.scores)
+            outcome = self._outcome()
+            reward = outcome.reward if combine is None else combine(outcome.scores)
             if reward is None:
-                raise EpisodeError("reward", _why_none(outcome, spec.combine))
+                raise EpisodeError("reward", _why_none(outcome, combine))
         except ForeignTools:
             raise
         except AgentEnvError as exc:
@@ -128,11 +126,28 @@ class Environment:
             return None
         return reward
 
+    def _scores(self) -> Mapping[str, float]:
+        """The episode's scores; none when it ended without."""
+        try:
+            return self._outcome().scores
+        except ForeignTools:
+            raise
+        except AgentEnvError:
+            return {}  # `get_reward` says why
+
+    def _outcome(self) -> Outcome:
+        if self._spec.together:
+            for other in list(self._instances):
+                other._session.conclude()
+        return self._session.outcome()
+
     def _call_tool(self, name: str, arguments: dict[str, Any]) -> str:
         try:
             answer = self._session.call(name, arguments)
         except EpisodeError as exc:
             raise ToolFailure(exc.reason) from None
+        except TypeError as exc:  # a model writes JSON; a person who plays by hand may not
+            raise ToolFailure(f"{name} wasn't called: {exc}") from None
         if answer.is_error:
             raise ToolFailure(answer.text)
         return answer.text

@@ -17,6 +17,7 @@ Nothing of TRL is replaced. The two sides find each other because pickling an en
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import pickle
@@ -27,20 +28,24 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from agent_env_core.errors import AgentEnvError, describe
+
+logger = logging.getLogger("agent_env.training.trl")
 
 SIGNAL = signal.SIGURG
 """Ignored by default and used by next to nobody, so that a stray one harms nothing. Other handlers are still called."""
 GIVE_UP_SECONDS = 600.0
 """How long the main thread is asked to stop: a step of a big model is one long call into C."""
+ORDERLY_SECONDS = 6.0
+"""How long the trainer may go on after a rollout process ended: it may be the one that ended it, or say why itself."""
 Channel = connection.Connection
-Place = Literal["training", "stopping", "stuck", "elsewhere"]
 
 
 T = TypeVar("T")
@@ -96,7 +101,8 @@ class Watch:
         name = f"\0agent-env-{secrets.token_hex(8)}" if sys.platform == "linux" else None
         self._listener = connection.Listener(name, "AF_UNIX", authkey=key)
         self.address = name or str(self._listener.address)
-        self._reason: BaseException | None = None
+        self._reason: Exception | None = None
+        self._run: FrameType | None = None
         self._before: Any = None
         threading.Thread(target=self._accept, name="agent-env-rollouts", daemon=True).start()
 
@@ -131,27 +137,67 @@ class Watch:
             if told is not None:
                 self._stop(told, process)
             elif process is not None:
-                self._stop(AgentEnvError(_obituary(pid, _exit_code(process))), process)
+                self._stop(AgentEnvError(_obituary(process)), process, after=ORDERLY_SECONDS)
 
-    def _stop(self, reason: Exception, process: BaseProcess | None) -> None:
-        """Raises ``reason`` in the main thread for as long as that is in the trainer, or waits for a dead process."""
-        deadline = time.monotonic() + GIVE_UP_SECONDS
-        self._reason = reason
-        while time.monotonic() < deadline:
-            place = _place(sys._current_frames().get(_main_thread()))
-            alive = process is not None and process.is_alive()
-            if place == "training" or (place == "stuck" and not alive):
-                signal.pthread_kill(_main_thread(), SIGNAL)
-            elif place == "elsewhere" or not alive:
-                break
+    def _stop(self, reason: Exception, process: BaseProcess | None, after: float = 0.0) -> None:
+        """Raises ``reason`` in the main thread until that has left this training run, ``after`` seconds from now.
+
+        Once may not be enough: an exception can get lost in a callback of the garbage collector. A wait for the dead
+        ``process`` is broken off at once.
+        """
+        started = time.monotonic()
+        run = _Stack.of_main_thread().run
+        self._reason, self._run = reason, run
+        while run is not None and (stack := _Stack.of_main_thread()).run is run:
+            past = time.monotonic() - started
+            dead = process is None or not process.is_alive()
+            if (stack.waking and dead) or (not stack.stopping and after <= past < GIVE_UP_SECONDS):
+                signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
             time.sleep(1.0)
-        self._reason = None
+        self._reason = self._run = None
+        if run is None and not after:
+            logger.error("training must stop, and isn't in the main thread: %s", describe(reason))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._reason is not None and _place(frame) in ("training", "stuck"):
+        stack = _Stack.of(frame)
+        if self._reason is not None and stack.run is self._run and (stack.waking or not stack.stopping):
             raise self._reason
         if callable(self._before):
             self._before(number, frame)
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """What a thread is doing, as far as it matters here.
+
+    Attributes:
+        run: The outermost frame of the trainer, which stands for one training run; None outside of any.
+        stopping: Whether the trainer is stopping its rollout process.
+        waking: Whether it waits until a process has woken up.
+    """
+
+    run: FrameType | None = None
+    stopping: bool = False
+    waking: bool = False
+
+    @classmethod
+    def of(cls, frame: FrameType | None) -> _Stack:
+        """Of a thread's innermost frame."""
+        found = cls()
+        while frame is not None:
+            module, function = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
+            found = cls(
+                frame if module.startswith(("trl.", "transformers.trainer")) else found.run,
+                found.stopping or (module.startswith("trl.") and function == "stop"),
+                found.waking or (module == "multiprocessing.synchronize" and function == "notify"),
+            )
+            frame = frame.f_back
+        return found
+
+    @classmethod
+    def of_main_thread(cls) -> _Stack:
+        """Of the main thread, as it is now."""
+        return cls.of(sys._current_frames().get(threading.main_thread().ident or 0))
 
 
 _watches: dict[int, Watch] = {}
@@ -180,24 +226,6 @@ def refuse_second_import() -> None:
         )
 
 
-def _main_thread() -> int:
-    return threading.main_thread().ident or 0
-
-
-def _place(frame: FrameType | None) -> Place:
-    """Where a stack is, from its innermost frame: in the trainer or not, and what the trainer does there."""
-    inside = stopping = waking = False
-    while frame is not None:
-        module, function = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
-        waking |= module == "multiprocessing.synchronize" and function == "notify"
-        stopping |= module.startswith("trl.") and function == "stop"
-        inside |= module.startswith(("trl.", "transformers.trainer"))
-        frame = frame.f_back
-    if not inside:
-        return "elsewhere"
-    return "stuck" if waking else "stopping" if stopping else "training"
-
-
 def _exit_code(process: BaseProcess) -> int:
     """The exit code of a process that has ended, as :mod:`multiprocessing` has it: negative for a signal."""
     for _ in range(100):
@@ -208,8 +236,9 @@ def _exit_code(process: BaseProcess) -> int:
     return 0
 
 
-def _obituary(pid: int, code: int) -> str:
-    who = f"the rollout process (pid {pid})"
+def _obituary(process: BaseProcess) -> str:
+    code = _exit_code(process)
+    who = f"the rollout process (pid {process.pid})"
     if code == -signal.SIGKILL:
         return (
             f"{who} was killed by SIGKILL; most often the kernel does that when memory runs out: see dmesg, and let"
@@ -217,7 +246,7 @@ def _obituary(pid: int, code: int) -> str:
         )
     if code < 0:
         return f"{who} was ended by {signal.Signals(-code).name}, and there are no rollouts without it"
-    return f"{who} ended with exit status {code}; its traceback is among the messages above"
+    return f"{who} ended with exit status {code}; why stands among the messages above"
 
 
 def _pickled(exc: Exception) -> bytes:
