@@ -1,0 +1,88 @@
+"""TRL's own AsyncGRPOTrainer on our environments, on a processor: user pains 11 and 29, and TRL's endless waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytest.importorskip("trl.experimental.async_grpo.async_rollout_worker", reason="TRL 1.18 moved what the stand-ins fit")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+
+@pytest.fixture(scope="module")
+def runs(one_toolset: Path, counter_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What became of each run of ``train_async.py``."""
+    folder = tmp_path_factory.mktemp("async")
+    done = subprocess.run(
+        [sys.executable, str(HERE / "train_async.py"), str(folder), str(one_toolset), str(counter_bundle)],
+        capture_output=True, text=True, check=False, timeout=390, cwd=ROOT,
+        env={
+            **os.environ, "PYTHONPATH": str(ROOT), "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1", "ASYNC_RUN": str(folder),
+        },
+    )  # fmt: skip
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"run"')]
+    assert done.returncode == 0, done.stderr[-5000:]
+    return {run["run"]: run for run in told} | {"folder": folder}
+
+
+def test_it_trains_on_rollouts_of_the_bundle(runs: dict[str, Any]) -> None:
+    steps = [entry for entry in runs["trains"]["log"] if "reward" in entry]
+    assert runs["trains"]["error"] is None
+    assert len(steps) == 4
+    for step in steps:
+        assert step["rewards/counter-v1"] == step["reward"]
+        assert step["tools/failure_frequency"] == 0
+    assert all(0 <= step["reward"] <= 1 for step in steps)
+    assert max(step["tools/call_frequency"] for step in steps) == 2
+
+
+def test_the_first_rollouts_are_the_policy_itself_and_later_ones_are_behind(runs: dict[str, Any]) -> None:
+    steps = [entry for entry in runs["trains"]["log"] if "reward" in entry]
+    assert steps[0]["ratio"] == pytest.approx(1, abs=1e-4)
+    assert [0 <= step["sample/staleness_mean"] <= 2 for step in steps] == [True] * 4
+    assert any(step["sample/staleness_mean"] > 0 for step in steps)
+
+
+def test_a_server_at_its_limit_ends_the_run_with_the_fix(runs: dict[str, Any]) -> None:
+    kind, text, trace = runs["capacity"]["error"]
+    assert kind == "CapacityError"
+    assert "at its limit of 8 sessions" in text
+    assert "max_concurrent_envs" in text
+    assert trace.startswith("In the rollout process (pid ")
+
+
+def test_other_tools_than_the_models_end_the_run_with_the_reason(runs: dict[str, Any]) -> None:
+    kind, text, _ = runs["foreign"]["error"]
+    assert kind == "ForeignTools"
+    assert "the bundle's toolsets don't keep such tasks apart" in text
+
+
+def test_a_killed_rollout_process_ends_the_run_soon(runs: dict[str, Any]) -> None:
+    kind, text = runs["killed"]["error"]
+    assert kind == "AgentEnvError"
+    assert "was killed by SIGKILL" in text
+    assert runs["killed"]["seconds_since_the_kill"] < 30
+
+
+def test_nothing_is_left_of_any(runs: dict[str, Any]) -> None:
+    assert [runs[name]["children"] for name in ("trains", "capacity", "foreign", "killed")] == [[]] * 4
+    left = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("ASYNC_RUN") == str(runs["folder"]):
+                left.append(process.cmdline())
+        except psutil.Error:
+            continue
+    assert not left

@@ -1,0 +1,125 @@
+"""A script as a user writes it, with AsyncGRPO: four runs, one after another, each told of in a line of JSON.
+
+Usage: ``train_async.py FOLDER BUNDLE FULL_BUNDLE [VLLM_URL COMMAND...]``. FULL_BUNDLE has a second toolset. COMMAND
+serves the model, whose folder is added to it; without one the double does. The rollout process imports this again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+FOLDER, BUNDLE, FULL_BUNDLE, *SERVER = sys.argv[1:]
+MODEL = str(Path(FOLDER, "model"))
+
+
+@contextmanager
+def vllm() -> Iterator[str]:
+    """A running server of the model: its URL, where it may not be ready yet."""
+    url, *command = SERVER or ["", sys.executable, str(Path(__file__).with_name("fake_vllm.py"))]
+    with subprocess.Popen([*command, MODEL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            yield url or server.stdout.readline().strip()
+        finally:
+            if SERVER:
+                server.terminate()
+            server.stdin.close()
+
+
+def trainer(url: str, dataset: Any, factory: Any, **settings: Any) -> Any:
+    """TRL's trainer."""
+    import stand_ins
+    from peft import LoraConfig
+    from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+
+    stand_ins.before_the_trainer_is_made()
+    args = {
+        "output_dir": str(Path(FOLDER, "out")), "use_cpu": True, "bf16": False, "gradient_checkpointing": False,
+        "per_device_train_batch_size": 8, "num_generations": 8, "max_steps": 4, "learning_rate": 1e-2,
+        "max_completion_length": 64, "max_tool_calling_iterations": 3, "max_inflight_tasks": 8, "max_staleness": 2,
+        "vllm_server_base_url": url, "vllm_server_timeout": 30, "request_timeout": 60, "report_to": "none",
+        "save_strategy": "no", "disable_tqdm": True, "token_budget": -1,
+    }  # fmt: skip
+    made = AsyncGRPOTrainer(
+        model=MODEL,
+        args=AsyncGRPOConfig(**{**args, **settings}),
+        train_dataset=dataset,
+        environment_factory=factory,
+        peft_config=LoraConfig(r=4, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
+    )
+    stand_ins.after_the_trainer_is_made()
+    return made
+
+
+def forget_adapters(url: str) -> None:
+    """Unloads what an earlier run left on the vLLM server, as TRL's next run needs it."""
+    import requests
+
+    for model in requests.get(f"{url}/v1/models", timeout=10).json()["data"]:
+        if model.get("parent"):
+            requests.post(f"{url}/v1/unload_lora_adapter", json={"lora_name": model["id"]}, timeout=10)
+    requests.post(f"{url}/resume", timeout=10)  # a run that is broken off may leave it paused
+
+
+def run(name: str, url: str, *made: Any, **settings: Any) -> None:
+    """Trains, and says what came of it."""
+    import multiprocessing
+
+    from transformers import TrainerCallback
+
+    killed = 0.0
+
+    class Kill(TrainerCallback):
+        def on_step_end(self, *args: Any, **keywords: Any) -> None:
+            nonlocal killed
+            (rollouts,) = multiprocessing.active_children()
+            killed = time.monotonic()
+            os.kill(rollouts.pid, signal.SIGKILL)
+
+    training = trainer(url, *made, **settings)
+    if name == "killed":
+        training.add_callback(Kill)
+    error: Exception | None = None
+    try:
+        training.train()
+    except Exception as exc:
+        error = exc
+    report = {
+        "run": name,
+        "error": None if error is None else [type(error).__name__, str(error), *getattr(error, "__notes__", [])],
+        "seconds_since_the_kill": time.monotonic() - killed,
+        "log": training.state.log_history,
+        "children": [child.name for child in multiprocessing.active_children()],
+    }
+    print(json.dumps(report), flush=True)
+    forget_adapters(url)
+
+
+def main() -> None:
+    """Trains; then three runs that must end."""
+    import tiny
+    import torch
+    from agent_env.training.trl import AgentEnv
+
+    torch.set_num_threads(1)
+    limit = {"sandbox": "process", "max_concurrent_envs": 8}
+    with AgentEnv.local(BUNDLE, split="train", **limit) as env, AgentEnv.local(FULL_BUNDLE, **limit) as full:
+        tiny.make(MODEL, env.factory, env.dataset["prompt"])
+        others = full.dataset.filter(lambda row: row["environment"] != "counter").remove_columns("environment")
+        with vllm() as url:
+            run("trains", url, env.dataset, env.factory)
+            run("capacity", url, env.dataset, env.factory, max_inflight_tasks=10)
+            run("foreign", url, others, full.factory["counter"])
+            run("killed", url, env.dataset, env.factory, max_steps=1000)
+
+
+if __name__ == "__main__":
+    main()
