@@ -78,9 +78,8 @@ for kind, name in (("sandbox provider", "audited"), ("reward combiner", "within"
     except PluginError as exc:
         print(exc)
 """
-    assert environment.run("-c", script, str(acme_bundle)).splitlines() == [
-        "there is no sandbox provider 'audited'; known: docker, process",
-        "there is no reward combiner 'within'; known: mean, min, weighted",
-    ]
+    provider, combiner = environment.run("-c", script, str(acme_bundle)).splitlines()
+    assert provider.startswith("there is no sandbox provider 'audited'; known: docker, ")
+    assert combiner == "there is no reward combiner 'within'; known: mean, min, weighted"
     with pytest.raises(AssertionError, match="keeper_load"):
         environment.program("agent-env", "validate", str(acme_bundle))
