@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -24,15 +25,20 @@ class ProviderSettings(BaseModel):
     def read(cls, provider: str, config: Mapping[str, Any]) -> Self:
         """Reads a configuration; texts, as a command line has them, become what a field needs.
 
+        What it leaves out is taken from the environment: ``AGENT_ENV_MODAL_REGION`` sets ``region`` of ``modal``.
+
         Args:
-            provider: The provider's name, for messages.
+            provider: The provider's name, for messages and variables.
             config: Setting to value.
 
         Raises:
             ConfigError: A setting that doesn't exist, lacks, or has no fitting value; every one of them at once.
         """
+        prefix = f"AGENT_ENV_{provider.upper().replace('-', '_')}_"
+        found = {name: os.environ.get(prefix + name.upper()) for name in cls.model_fields}
+        given = {name: value for name, value in found.items() if value is not None}
         try:
-            return cls.model_validate(dict(config))
+            return cls.model_validate({**given, **config})
         except ValidationError as exc:
             raise ConfigError("; ".join(cls._say(provider, error) for error in exc.errors())) from None
 
