@@ -34,7 +34,9 @@ CORE = "agentenv-framework"
 ALLOW_VARIABLE = "AGENT_ENV_PLUGINS"
 
 #: Names of ours that may not be installed yet, and the extra that brings each.
-OUR_EXTRAS: Mapping[str, str] = {"docker": "docker", "process": "process", "modal": "modal", "grpo": "trl"}
+OUR_EXTRAS: Mapping[str, str] = {
+    "docker": "docker", "process": "process", "modal": "modal", "grpo": "trl", "async_grpo": "trl-async",
+}  # fmt: skip
 
 LISTED = 12
 """How many names a message lists at most."""

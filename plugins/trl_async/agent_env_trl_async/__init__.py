@@ -1,0 +1,1 @@
+"""Fits an ``AgentEnv`` to TRL's ``AsyncGRPOTrainer``."""
