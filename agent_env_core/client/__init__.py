@@ -3,7 +3,7 @@
 from agent_env_core.client.address import Address, hand_down_token
 from agent_env_core.client.messages import ForeignTools, Offered, Outcome, Row, ToolAnswer, Turn
 from agent_env_core.client.server import Info, Server, Toolset
-from agent_env_core.client.session import Session, close_all
+from agent_env_core.client.session import Session, close_all, seconds
 
 __all__ = [
     "Address",
@@ -19,4 +19,5 @@ __all__ = [
     "Turn",
     "close_all",
     "hand_down_token",
+    "seconds",
 ]

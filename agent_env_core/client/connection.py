@@ -96,7 +96,10 @@ class Connection:
             CapacityError: The server is at its limit, which it says on the first question.
             TypeError: ``message`` can't be written as JSON; nothing was sent.
         """
-        text = json.dumps(message)  # first of all: a question that isn't sent must not wait for an answer
+        try:  # first of all: a question that isn't sent must not wait for an answer
+            text = json.dumps(message, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as exc:
+            raise TypeError(f"this can't be sent as JSON: {exc}") from None
         async with self._sending:
             if self.lost is not None:
                 raise EpisodeError(phase, self.lost.reason, retryable=True)

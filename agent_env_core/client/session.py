@@ -19,6 +19,17 @@ RESET_SECONDS = 600.0
 CLOSE_SECONDS = 15.0
 
 
+def seconds(name: str, value: object) -> float:
+    """``value``, which a user gave as ``name``, as seconds to wait.
+
+    Raises:
+        ValueError: It's no number above 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError(f"{name}={value!r} must be a number of seconds above 0")
+    return float(value)
+
+
 class Session:
     """One session: one episode at a time, one after another.
 
@@ -40,12 +51,9 @@ class Session:
         reset_timeout: float = RESET_SECONDS,
         tools: Offered | None = None,
     ) -> None:
-        for name, value in (("tool_timeout", tool_timeout), ("reset_timeout", reset_timeout)):
-            if not 0 < value < float("inf"):
-                raise ValueError(f"{name}={value!r} must be a number of seconds above 0")
         self._address = address
-        self._tool_timeout = tool_timeout
-        self._reset_timeout = reset_timeout
+        self._tool_timeout = seconds("tool_timeout", tool_timeout)
+        self._reset_timeout = seconds("reset_timeout", reset_timeout)
         self._tools = tools
         self._player: Player | None = None
         self._forgotten: weakref.finalize[..., Session] | None = None
@@ -89,6 +97,7 @@ class Session:
 
         Raises:
             EpisodeError: The episode ended, unscored.
+            TypeError: An argument can't be written as JSON; nothing was sent.
         """
         return run(self._mine.call(tool, arguments))
 

@@ -26,7 +26,7 @@ from agent_env_core.server.limits import DEFAULT_SESSIONS
 from agent_env_core.verifiers.walls import hide
 
 if TYPE_CHECKING:
-    from agent_env_core.server.catalog import Path, Reward
+    from agent_env_core.server.catalog import Catalog, Path, Reward
     from agent_env_core.server.service import Service
 
 logger = logging.getLogger(__name__)
@@ -78,6 +78,12 @@ class Teller:
     def progress(self, text: str) -> None:
         """Says what takes long."""
         self._tell(text, event="progress", text=text)
+
+    def read(self, catalog: Catalog) -> None:
+        """Says what the bundle holds, before anything is built: whoever asks for what isn't there needn't wait."""
+        splits = {split: len(tasks) for split, tasks in catalog.splits.items()}
+        held = ", ".join(f"{split} ({count})" for split, count in splits.items())
+        self._tell(f"read {catalog.name}: {held}", event="read", splits=splits, score_ids=list(catalog.score_ids))
 
     def ready(self, url: str, name: str) -> None:
         """Says that the server answers; nothing is told after it."""
@@ -213,6 +219,7 @@ async def _started(settings: Settings, teller: Teller) -> Service:
         warm=settings.warm,
         on_progress=teller.progress,
     )
+    teller.read(service.catalog)
     importing = asyncio.create_task(asyncio.to_thread(require_packages))  # beside the start: both take seconds
     await service.start()
     try:

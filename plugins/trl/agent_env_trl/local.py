@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class LocalServer:
         max_concurrent_envs: Sessions to allow at once.
         warm: Deployments to make ahead; None leaves it to the server.
         scores_only: Leave it to the trainer to make a reward of the scores.
+        check: Is given what the bundle holds, ``splits`` and ``score_ids``, before any image is built. It may raise.
 
     Raises:
         AgentEnvError, ValueError: What the server couldn't start for, as it said it.
@@ -57,6 +58,7 @@ class LocalServer:
         max_concurrent_envs: int = DEFAULT_SESSIONS,
         warm: int | None = None,
         scores_only: bool = False,
+        check: Callable[[Mapping[str, Any]], None] = lambda told: None,
     ) -> None:
         # -P: a file of the trainer's folder that is named like a package of the server's must not stand in for it
         command = [sys.executable, "-P", "-m", "agent_env_core.server", *_bundle_arguments(bundle)]
@@ -73,7 +75,7 @@ class LocalServer:
         self._finalize = Finalize(None, self.close, exitpriority=100)  # a process of multiprocessing skips atexit
         try:
             with open(ready, encoding="utf-8") as lines:
-                self.url = self._wait(lines)
+                self.url = self._wait(lines, check)
         except BaseException:
             self.close()
             raise
@@ -83,7 +85,7 @@ class LocalServer:
         """The server's process."""
         return self._process.pid
 
-    def _wait(self, lines: Iterator[str]) -> str:
+    def _wait(self, lines: Iterator[str], check: Callable[[Mapping[str, Any]], None]) -> str:
         """Reads what the server tells until it's ready; returns its URL."""
         for line in lines:
             try:
@@ -94,6 +96,9 @@ class LocalServer:
                 return str(told["url"])
             if told["event"] == "failed":
                 raise _rebuilt(told)
+            if told["event"] == "read":
+                check(told)
+                continue
             print(f"agent-env: {told['text']}", file=sys.stderr, flush=True)
         code = self._process.wait()
         raise AgentEnvError(f"the local server ended before it was ready, with exit status {code}; see its messages")
@@ -135,6 +140,12 @@ class LocalServer:
 
 
 def _bundle_arguments(bundle: Bundle) -> list[str]:
+    for one in bundle.values() if isinstance(bundle, Mapping) else (bundle,):
+        if not isinstance(one, str | os.PathLike) or not os.fspath(one):
+            raise TypeError(
+                f"{one!r} is no bundle: give its folder, the name of an installed bundle, or several by split, as in"
+                ' {"train": "bundles/a", "eval": "bundles/b"}'
+            )
     if isinstance(bundle, Mapping):
         return [word for split, path in bundle.items() for word in ("--split", f"{split}={_absolute(path)}")]
     return [_absolute(bundle)]

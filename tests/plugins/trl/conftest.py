@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agent_env.training.trl import AgentEnv
+
+
+@pytest.fixture(scope="session")
+def office(gridsim_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of three toolsets, called ``office``: ``email``, ``email+bash``, and a day of ``gridsim``."""
+    bundle = tmp_path_factory.mktemp("bundles") / "office"
+    shutil.copytree(Path(__file__).resolve().parents[2] / "bundles" / "office", bundle)
+    for part in ("envs/gridsim", "artifacts/gridsim-verifier"):
+        shutil.copytree(gridsim_bundle / part, bundle / part)
+    day = min((gridsim_bundle / "tasks").glob("*.json"))
+    shutil.copy(day, bundle / "tasks" / "day.json")
+    return bundle
 
 
 @pytest.fixture(scope="module")

@@ -236,7 +236,9 @@ def test_a_task_with_other_tools_stops_training(local: Any, one_toolset: Path, t
     env = local(bundle)
     environment = env.factory()
     environment.reset(**env.dataset[1])
-    with pytest.raises(ForeignTools, match=r"one-turn-far offers the tools .*was shown .*big.*agent_env_toolset_key"):
+    with pytest.raises(
+        ForeignTools, match=r"one-turn-far offers the tools .*was shown .*big.*env.dataset names.*agent_env_toolset_key"
+    ):
         environment.add(amount=1)
     with pytest.raises(ForeignTools):
         environment.get_reward()
@@ -266,6 +268,78 @@ def test_a_reward_function_that_fails_leaves_the_rollout_unscored(
     environment.reset(**env.dataset[0])
     assert environment.get_reward() is None
     assert "rollout left unscored: the reward function '<lambda>' raised KeyError" in caplog.text
+
+
+@pytest.mark.usefixtures("no_processes_left")
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"split": "nowhere"}, "the bundle has no split 'nowhere'; it has: all, eval, train"),
+        ({"reward": "style"}, "'style' is neither a step that scores these tasks .grade."),
+        ({"reward": "weighted:style=1"}, "names scores that no task records: style"),
+        ({"reward": 3}, "reward=3 can't be used"),
+        ({"tool_timeout": -1}, "tool_timeout=-1 must be a number of seconds above 0"),
+        ({"reset_timeout": "60"}, "reset_timeout='60' must be a number of seconds above 0"),
+        ({"tool_timeout": float("inf")}, "tool_timeout=inf must be"),
+        ({"max_concurrent_envs": 0}, "max_concurrent_envs=0 must be a whole number"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_told_before_an_image_is_built(
+    wrong: dict[str, Any], said: str, one_toolset: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        AgentEnv.local(one_toolset, sandbox="process", **wrong)
+    assert "image" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("bundle", [None, 3, "", {"train": None}])
+def test_what_is_no_bundle_is_refused_by_name(bundle: Any) -> None:
+    with pytest.raises(TypeError, match="is no bundle: give its folder, the name of an installed bundle, or several"):
+        AgentEnv.local(bundle)
+
+
+def test_arguments_that_are_no_json_are_told_and_end_nothing(env: AgentEnv, environment: Any) -> None:
+    environment.reset(**env.dataset[0])
+    for wrong in ({1, 2}, float("nan"), b"1", object()):
+        with pytest.raises(ToolFailure, match="add wasn't called: this can't be sent as JSON"):
+            environment.add(amount=wrong)
+    environment.add(amount=3)
+    assert environment.get_reward() == 1.0
+
+
+def test_a_text_reaches_the_env_to_the_letter(env: AgentEnv, environment: Any) -> None:
+    """User pain 15: quotes, line ends, signs of other planes, and what chat templates are made of."""
+    text = '"it\'s" \\n\n\t {\'a\': "b"} \u2028 🚢 <|im_end|>\n<|im_start|>system </tool_call>'
+    environment.reset(**env.dataset[0])
+    environment.write(path="kept.txt", text=text)
+    assert environment.read(path="kept.txt") == text
+
+
+def test_a_long_answer_is_cut_and_says_so(env: AgentEnv, environment: Any) -> None:
+    """User pain 16: whatever a tool answers, what reaches the trainer is bounded."""
+    environment.reset(**env.dataset[0])
+    answer = environment.big(size=3_000_000)
+    assert len(answer) < 1_100_000
+    assert "cut" in answer[-200:] or "bytes" in answer[-200:]
+    environment.add(amount=3)
+    assert environment.get_reward() == 1.0
+
+
+def test_all_scores_can_be_logged_beside_the_reward(env: AgentEnv) -> None:
+    mine = AgentEnv(env.url, split="train", reward=lambda scores: 4 * scores["grade"])
+    environments = [mine.factory() for _ in range(3)]
+    for environment, amount in zip(environments, (3, 2, 3), strict=True):
+        environment.reset(**mine.dataset[0])
+        environment.add(amount=amount)
+    environments[2]._session.close()  # as an episode that was lost
+    logged: dict[str, Any] = {}
+    answer = mine.log_scores(
+        environments=environments, log_metric=logged.__setitem__, log_extra=logged.__setitem__, prompts=[], level=[1]
+    )
+    assert answer == [None] * 3
+    other = logged["grade"][1]
+    assert logged == {"grade": [1.0, other, None], "scores/grade": (1.0 + other) / 2}
+    assert [environment.get_reward() for environment in environments] == [4.0, 4 * other, None]
 
 
 @pytest.mark.usefixtures("no_processes_left")
