@@ -120,7 +120,7 @@ class Player:
             raise ForeignTools(
                 f"the task {episode.row.task_id or episode.row} offers the tools {_listed(turn.tools)}, and the model"
                 f" was shown {_listed(self._tools)}: either the row's environment isn't the one that env.dataset"
-                " names, or the bundle's toolsets don't keep such tasks apart, which a plugin's agent_env_toolset_key can"
+                " names, or the bundle's toolsets don't keep such tasks apart, as a plugin's agent_env_toolset_key can"
             )
         episode.turn = turn
 
