@@ -64,10 +64,10 @@ class Grpo:
         self, env: AgentEnv, config: Any, *, model: str, eval_split: str | None = None, peft_config: Any = None
     ) -> Trainer:
         """A ``GRPOTrainer``; TRL loads the model by its name."""
-        from trl import GRPOTrainer
+        from agent_env_trl.grpo import ResumableGRPOTrainer
 
         rows = None if eval_split is None else env.dataset_for(eval_split)
-        trainer: Trainer = GRPOTrainer(
+        trainer: Trainer = ResumableGRPOTrainer(
             model=model, args=config, eval_dataset=rows, peft_config=peft_config, **self.arguments(env)
         )
         return trainer

@@ -56,9 +56,7 @@ def template_problems(model: Model) -> list[Problem]:
         return [Problem("model", f"the chat template of {model.name!r} can't show tool calls: {describe(exc)}", FIX)]
     absent = [mark for mark in MARKS if mark not in shown]
     if absent:
-        return [
-            Problem("model", f"the chat template of {model.name!r} leaves out the {absent[0]!r} of a tool call", FIX)
-        ]
+        return [Problem("model", f"the chat template of {model.name!r} leaves tool calls out, or their answers", FIX)]
     unread = _unread(model.tokenizer)
     return [] if unread is None else [Problem("model", unread, FIX + ", or give its tokenizer a response_template")]
 

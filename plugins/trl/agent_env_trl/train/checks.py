@@ -83,7 +83,7 @@ def evaluation(settings: Settings, maker: Callable[..., Any]) -> Iterator[Proble
         yield Problem("arguments.eval_strategy", "isn't set, so nothing is played of eval_split", "set it to steps")
 
 
-def checkpoint(settings: Settings) -> tuple[str | None, list[Problem]]:
+def checkpoint(settings: Settings, maker: Callable[..., Any]) -> tuple[str | None, list[Problem]]:
     """The checkpoint to go on from, and what stands against starting in the output folder.
 
     A fresh run in a folder that holds checkpoints would mix with what is there, and one day be resumed from the wrong
@@ -97,6 +97,8 @@ def checkpoint(settings: Settings) -> tuple[str | None, list[Problem]]:
             Problem("resume", f"{settings.resume} is no checkpoint: it has no trainer_state.json", _few(place))
         ]
     if not isinstance(place, str):
+        if "output_dir" not in inspect.signature(maker).parameters:
+            return None, [Problem("resume", f"needs the path of a checkpoint for {settings.trainer}")] * settings.resume
         missing = Problem("arguments.output_dir", "is missing", "name a folder for checkpoints and the trained model")
         return None, [missing]
     kept = _checkpoints(place)

@@ -1,8 +1,9 @@
 """A YAML file, read the way people mean it.
 
-YAML 1.1, which PyYAML speaks, takes ``no`` for a boolean and ``1e-5`` for a text, and PyYAML the last of two equal keys
-without a word. A training file has all of these (``eval_strategy: no``, ``learning_rate: 1e-5``), so it's read by the rules of
-YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-schema), and a key may stand there once.
+YAML 1.1, which PyYAML speaks, takes ``no`` for a boolean and ``1e-5`` for a text; and of two equal keys PyYAML takes
+the last, without a word. A training file has all of these, as in ``eval_strategy: no`` or ``learning_rate: 1e-5``. So
+it's read by the rules of YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-schema), and each key may stand
+there once.
 """
 
 from __future__ import annotations

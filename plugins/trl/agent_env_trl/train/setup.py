@@ -76,9 +76,10 @@ class Setup:
             adapter.requires, settings.arguments, peft=settings.peft is not None, local=settings.bundle is not None
         )
         self._refuse()  # what follows imports them
-        config = self._config(adapter.config_class())
+        maker = adapter.config_class()
+        config = self._config(maker)
         peft_config = self._peft_config()
-        checkpoint, found = checks.checkpoint(settings)
+        checkpoint, found = checks.checkpoint(settings, maker)
         self._problems += found
         model = self._model()
         arguments = settings.arguments if config is None else vars(config)
