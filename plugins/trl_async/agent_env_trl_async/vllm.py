@@ -53,8 +53,10 @@ def read(url: str) -> tuple[Server | None, list[str]]:
     url = url.rstrip("/")
     try:
         with httpx.Client(base_url=url, timeout=_SECONDS) as client:
-            if client.get("/health").status_code != httpx.codes.OK:
+            health = client.get("/health")
+            if health.is_server_error:
                 return None, [f"the vLLM server at {url} isn't ready yet (/health): wait until it is, and start again"]
+            health.raise_for_status()
             listed = client.get("/v1/models")
             listed.raise_for_status()
             models = listed.json()["data"]

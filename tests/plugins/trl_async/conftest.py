@@ -15,16 +15,17 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture
-async def vllm() -> AsyncIterator[Callable[..., Awaitable[str]]]:
-    """A function that serves a double with the settings it gets, and returns its URL."""
+async def vllm() -> AsyncIterator[Callable[..., Awaitable[tuple[str, Any]]]]:
+    """A function that serves a double with the settings it gets: its URL, and the double."""
     spec = importlib.util.spec_from_file_location("fake_vllm", HERE / "fake_vllm.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     running: list[Served] = []
 
-    async def serve(**settings: Any) -> str:
-        running.append(await Served.start(module.FakeVllm(**settings).app()))
-        return running[-1].url
+    async def serve(**settings: Any) -> tuple[str, Any]:
+        fake = module.FakeVllm(**settings)
+        running.append(await Served.start(fake.app()))
+        return running[-1].url, fake
 
     yield serve
     for served in running:

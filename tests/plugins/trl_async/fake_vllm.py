@@ -31,6 +31,10 @@ class FakeVllm:
         lora: Its LoRA settings; None is a server without ``--enable-lora``.
         config: More of ``vllm_config``, as ``/server_info`` tells it.
         dev: Whether ``VLLM_SERVER_DEV_MODE=1``.
+        updates: Whether ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1``.
+        adapters: Adapters it holds from the start.
+        prompt: How many tokens it finds in any prompt.
+        healthy: Whether it's ready.
     """
 
     def __init__(
@@ -41,12 +45,17 @@ class FakeVllm:
         lora: dict[str, int] | None = LORA,
         config: dict[str, Any] | None = None,
         dev: bool = True,
+        updates: bool = True,
+        adapters: tuple[str, ...] = (),
+        prompt: int = 100,
+        healthy: bool = True,
     ) -> None:
         self.name, self.max_model_len, self.lora, self.dev = model, max_model_len, lora, dev
         self.config = {"weight_transfer_config": {"backend": "nccl"}, **(config or {})}
         self.config.setdefault("model_config", {"dtype": "torch.float32", "logprobs_mode": "processed_logprobs"})
-        self.healthy = True
-        self.adapters: dict[str, str] = {}
+        self.updates, self.prompt, self.healthy = updates, prompt, healthy
+        self.adapters = dict.fromkeys(adapters, "")
+        self.tokenized: list[Any] = []
         self.served: list[str] = []
         self._model: Any = None
         self._lock = threading.Lock()
@@ -59,6 +68,7 @@ class FakeVllm:
             Route("/health", self._health),
             Route("/v1/models", self._models),
             Route("/stats", self._stats),
+            Route("/tokenize", self._tokenize, methods=["POST"]),
             Route("/v1/completions", self._completions, methods=["POST"]),
         ]
         if self.lora is not None:
@@ -79,7 +89,13 @@ class FakeVllm:
 
     async def _info(self, request: Request) -> Response:
         parallel = {"data_parallel_size": 1}
-        return JSONResponse({"vllm_config": {**self.config, "lora_config": self.lora, "parallel_config": parallel}})
+        config = {**self.config, "lora_config": self.lora, "parallel_config": parallel}
+        return JSONResponse({"vllm_config": config, "vllm_env": {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": self.updates}})
+
+    async def _tokenize(self, request: Request) -> Response:
+        asked = await request.json()
+        self.tokenized.append(asked)
+        return JSONResponse({"count": self.prompt})
 
     async def _stats(self, request: Request) -> Response:
         return JSONResponse({"served": self.served})
@@ -154,8 +170,7 @@ class FakeVllm:
 
 async def main(model: str) -> None:
     """Serves until standard input is closed."""
-    fake = FakeVllm(model)
-    fake.healthy = False
+    fake = FakeVllm(model, healthy=False)
     served = await Served.start(fake.app())
     print(served.url, flush=True)
     await asyncio.to_thread(fake.load)
