@@ -53,8 +53,9 @@ class Trainer:
 
     @property
     def envs(self) -> list[str]:
-        """The env servers that run."""
-        return [command for command in self.left() if "server.py" in command.split()]
+        """The env servers that run, without what started each in its namespaces."""
+        commands = [command.split() for command in self.left()]
+        return [" ".join(words) for words in commands if "server.py" in words and "enter" not in words]
 
     def go_on(self) -> int:
         self.process.communicate("\n", timeout=60)
