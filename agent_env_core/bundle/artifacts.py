@@ -170,6 +170,8 @@ ARTIFACT_TYPES: Mapping[str, tuple[tuple[str, ...], Callable[[Reading, Holding],
     "environment_universe": (("environment_artifacts",), _environment_universe),
     "cli": (("command_name", "entrypoint"), _cli),
 }
+#: Types that name other artifacts, in the order in which they can be read.
+MADE_OF_OTHERS = {"environment": 1, "environment_universe": 2}
 
 
 def read_skill(reading: Reading, held: Holding) -> Skill | None:

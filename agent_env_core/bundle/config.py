@@ -23,14 +23,27 @@ class ConfigFault(ValueError):
 
 
 class Problems:
-    """Collects what is wrong while reading goes on."""
+    """Collects what is wrong while reading goes on.
+
+    Attributes:
+        found: What is to be mended.
+        follows: What is wrong only because something else is, which is told of where it lies.
+    """
 
     def __init__(self) -> None:
         self.found: list[Problem] = []
+        self.follows: list[Problem] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.found or self.follows)
 
     def add(self, place: str, message: str, fix: str = "") -> None:
         """Notes one problem."""
         self.found.append(Problem(place, message, fix))
+
+    def follow(self, place: str, message: str, fix: str = "") -> None:
+        """Notes that something can't be used because of a problem elsewhere."""
+        self.follows.append(Problem(place, message, fix))
 
 
 def _text(data: bytes) -> str:

@@ -65,8 +65,8 @@ class Elsewhere:
             meant = nearest(entity_id.rpartition("/")[2], names)
             fix = f"did you mean {bundle.id_root}/{meant}?" if meant else f"it has: {listed(names)}"
             return Lost(f"the installed bundle {bundle.title} has no {kind} {quote(entity_id)}", fix)
-        if reason := shelf.names.refusal(kind, target.id):
-            return Lost(f"the {kind} {target.name!r} of {bundle.title} {reason}", "")
+        if why := shelf.names.refusal(kind, target.id):
+            return Lost(f"the {kind} {target.name!r} of {bundle.title} {why.message}", why.fix)
         self.pulled.take(kind, target.id, shelf)
         return replace(target, home=f"the installed bundle {bundle.title}")
 
@@ -95,5 +95,6 @@ class Elsewhere:
             if folder is None or not (folder / "aliases.toml").is_file():
                 continue
             shelf = self._shelf(bundle)  # a broken one bears no alias; who names it by its id is told what is wrong
-            if isinstance(shelf, Shelf) and (entity_id := shelf.aliases.get(kind, {}).get(alias)):
+            entity_id = shelf.aliases.get(kind, {}).get(alias) if isinstance(shelf, Shelf) else None
+            if isinstance(shelf, Shelf) and entity_id and not shelf.names.refusal(kind, entity_id):
                 yield bundle, entity_id

@@ -10,7 +10,7 @@ from agent_env_core.bundle.config import Table
 from agent_env_core.bundle.holding import Holding, Reading
 from agent_env_core.bundle.model import Agent, Env, EnvImage
 from agent_env_core.bundle.names import listed, quote
-from agent_env_core.bundle.references import Target
+from agent_env_core.bundle.references import Lost, Target
 from agent_env_core.bundle.source_scan import card_names
 
 DOCKERFILE = "Dockerfile"
@@ -129,9 +129,9 @@ def _provider(table: Table) -> str:
 
 def _unsupported(reading: Reading, held: Holding, what: str, told: str) -> None:
     """Notes an env that the format knows and that can't be run here; it concerns the tasks that use it and no other."""
-    reading.names.refuse("env", held.id, f"{told}, which can't be deployed by this version")
+    reading.names.refuse("env", held.id, Lost(f"{told}, which can't be deployed by this version", ""))
     message = f"{what} can't be deployed by this version"
-    reading.unsupported.add(held.table.place, message, "tasks that name the env are left out")
+    held.problems.add(held.table.place, message, "tasks that name the env are left out")
 
 
 def _multi(reading: Reading, held: Holding) -> Env | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +28,6 @@ class Reading:
         artifacts: By id; complete before envs and agents are read.
         envs: By id; those that are no ``multi`` are complete before the others are read.
         pulled: What was named and lies elsewhere.
-        unsupported: What the format has and this version doesn't run. It concerns those only who use it.
     """
 
     folder: Folder
@@ -36,7 +37,16 @@ class Reading:
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     envs: dict[str, Env] = field(default_factory=dict)
     pulled: Shelf = field(default_factory=Shelf)
-    unsupported: Problems = field(default_factory=Problems)
+
+    @contextmanager
+    def noting(self, problems: Problems) -> Iterator[Problems]:
+        """Has what is wrong be noted in ``problems`` for a while: it concerns one entity and not the whole bundle."""
+        before = self.problems
+        self.problems = self.folder.problems = problems
+        try:
+            yield problems
+        finally:
+            self.problems = self.folder.problems = before
 
     def name_of(self, entry: Entry, stem: str) -> str | None:
         """An entity's name in composed form; None with a problem noted where no id can end in it."""
@@ -104,6 +114,7 @@ class Holding:
         table: Its toml; an empty table where it has none.
         derived: Whether the id comes from its place.
         broken: Whether its toml can't be read, which is noted; it still has a name that references may use.
+        problems: What is wrong with it.
     """
 
     name: str
@@ -113,6 +124,7 @@ class Holding:
     table: Table
     derived: bool = True
     broken: bool = False
+    problems: Problems = field(default_factory=Problems)
 
     @property
     def place(self) -> str:
@@ -158,5 +170,6 @@ def hold(reading: Reading, entry: Entry, toml: str | None, *special: str) -> Hol
     files = dict(sorted(files.items()))
     if table is None:
         nothing = Table(f"{place}/{toml or special[0]}", {}, reading.problems)
-        return Holding(name, derived, entry, files, nothing, broken=own is not None)
-    return Holding(name, declared_id(table, derived), entry, files, table, derived="id" not in table.data)
+        return Holding(name, derived, entry, files, nothing, broken=own is not None, problems=reading.problems)
+    entity_id, is_derived = declared_id(table, derived), "id" not in table.data
+    return Holding(name, entity_id, entry, files, table, is_derived, problems=reading.problems)

@@ -182,12 +182,14 @@ class LeftOut:
         name: Its file's name without ``.json``.
         path: Its file.
         problems: Why, sorted; each with its file and step.
+        follows: Those of them that something else in the bundle is the cause of.
     """
 
     id: str
     name: str
     path: Path
     problems: tuple[Problem, ...]
+    follows: frozenset[Problem] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,8 @@ class Bundle:
         tasks: In order of their names.
         evals: By id.
         left_out: The tasks that can't be used, in order of their names.
-        unsupported: What the format has and this version doesn't run, such as an env of another type.
+        faults: What is wrong with envs, agents, artifacts and skills, or isn't run by this version. Such an entity is
+            not in the bundle, and the tasks that name it are left out.
         ignored: What lies in the folder and is no part of the bundle: POSIX paths relative to ``root``.
 
     Entities of the store map and of installed bundles that this bundle names stand beside its own.
@@ -240,7 +243,7 @@ class Bundle:
     tasks: tuple[Task, ...] = ()
     evals: Mapping[str, Eval] = field(default_factory=dict, hash=False)
     left_out: tuple[LeftOut, ...] = ()
-    unsupported: tuple[Problem, ...] = ()
+    faults: tuple[Problem, ...] = ()
     ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -257,8 +260,9 @@ class Bundle:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Everything that is wrong with it, though it can be used: tasks that were left out, and the unsupported."""
-        return tuple(sorted({*self.unsupported, *(problem for one in self.left_out for problem in one.problems)}))
+        """Everything that is to be mended, though it can be used; what only follows from another problem isn't told."""
+        own = (problem for one in self.left_out for problem in one.problems if problem not in one.follows)
+        return tuple(sorted({*self.faults, *own}))
 
     def seeds(self, artifact_id: str) -> dict[str, Path]:
         """The files that an artifact seeds an env's servers with, by environment name.

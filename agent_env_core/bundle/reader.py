@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from agent_env_core.bundle.artifacts import (
+    MADE_OF_OTHERS,
     SKILL_FILE,
     artifact_type,
     derived_targets,
@@ -26,7 +27,7 @@ from agent_env_core.bundle.ids import id_fault, id_root
 from agent_env_core.bundle.installed import InstalledBundle, find_bundle
 from agent_env_core.bundle.model import Bundle, Eval, LeftOut, Task
 from agent_env_core.bundle.names import nfc, show
-from agent_env_core.bundle.references import Names, Target
+from agent_env_core.bundle.references import FROM_STORE, Lost, Names, Target
 from agent_env_core.bundle.shelf import Shelf
 from agent_env_core.bundle.store import Store, store_file
 from agent_env_core.bundle.tasks import Declarations, StepTypes, TaskReader
@@ -41,8 +42,8 @@ RESERVED = "bundle.toml"
 def load_bundle(path: str | os.PathLike[str], step_types: StepTypes) -> Bundle:
     """Reads and checks a bundle.
 
-    What is wrong with one task leaves that task out; see :attr:`Bundle.left_out`. What is wrong with anything else has
-    to be mended first.
+    What is wrong with one task leaves that task out, and what is wrong with an env, an artifact or a skill leaves out
+    the tasks that name it; see :attr:`Bundle.left_out`. What is wrong with anything else has to be mended first.
 
     Args:
         path: The bundle's folder; or, where no folder is there, the name of an installed bundle.
@@ -53,14 +54,14 @@ def load_bundle(path: str | os.PathLike[str], step_types: StepTypes) -> Bundle:
         The bundle, with references as ids.
 
     Raises:
-        BundleError: There is no such bundle, something in it besides its tasks is wrong, or none of its tasks can be
-            used; holds every problem found.
+        BundleError: There is no such bundle, something in it is wrong that concerns all of it, or none of its tasks
+            can be used; holds every problem found.
     """
     found = find_bundle(path)
     problems = Problems()
     elsewhere = Elsewhere(Store(store_file()), _read_installed)
     bundle = _BundleReader(found.root, found.id_root, problems, elsewhere).read(step_types)
-    if bundle is None or problems.found or (bundle.left_out and not bundle.tasks):
+    if bundle is None or problems or (bundle.problems and not bundle.tasks):
         every = [*problems.found, *(bundle.problems if bundle else ())]
         raise BundleError(f"bundle {show(str(found.root))}", every)
     return bundle
@@ -97,6 +98,7 @@ class _BundleReader:
         self.folder = Folder(root, problems)
         self.reading = Reading(self.folder, problems, ids or id_root(root), pulled=elsewhere.pulled)
         self.ignored: list[str] = []
+        self.faults = Problems()
         self.kinds, self.others = self._kinds()
         self.holdings = self._hold()
         self.tasks = self._files(self.kinds.get("tasks"), ".json")
@@ -128,25 +130,51 @@ class _BundleReader:
             tasks=tasks,
             evals=self._evals(),
             left_out=left_out,
-            unsupported=tuple(sorted(self.reading.unsupported.found)),
+            faults=tuple(sorted({*self.faults.found})),
             ignored=tuple(self.ignored),
         )
 
     def read_shelf(self) -> Shelf:
         """The entities that lie in folders of their own, and the aliases of them."""
-        reading, sound = self.reading, {}
-        for kind, holdings in self.holdings.items():
-            sound[kind] = [held for held in holdings if not held.broken]
-        reading.artifacts = _by_id(read_artifact(reading, held) for held in sound["artifacts"])
-        universes = [held for held in sound["artifacts"] if artifact_type(held) == "environment_universe"]
-        derived = (artifact for held in universes if held.id in reading.artifacts for artifact in read_derived(held))
-        reading.artifacts.update((artifact.id, artifact) for artifact in derived)
-        skills = _by_id(read_skill(reading, held) for held in sound["skills"])
-        for multi in (False, True):  # those that are made of others last
-            reading.envs |= _by_id(read_env(reading, held) for held in sound["envs"] if is_multi(held) == multi)
-        agents = _by_id(read_agent(reading, held) for held in sound["agents"])
-        aliases = read_aliases(reading, self.others[ALIASES], self.holdings) if ALIASES in self.others else {}
+        reading, held = self.reading, self.holdings
+        for held_artifact in sorted(held["artifacts"], key=lambda one: MADE_OF_OTHERS.get(artifact_type(one), 0)):
+            reading.artifacts |= self._sound("artifact", [held_artifact], read_artifact)
+            if artifact_type(held_artifact) == "environment_universe" and held_artifact.id in reading.artifacts:
+                reading.artifacts.update((artifact.id, artifact) for artifact in read_derived(held_artifact))
+        reading.artifacts = dict(sorted(reading.artifacts.items()))
+        skills = self._sound("skill", held["skills"], read_skill)
+        for env in sorted(held["envs"], key=is_multi):  # those that are made of others last
+            reading.envs |= self._sound("env", [env], read_env)
+        reading.envs = dict(sorted(reading.envs.items()))
+        agents = self._sound("agent", held["agents"], read_agent)
+        aliases = read_aliases(reading, self.others[ALIASES], held) if ALIASES in self.others else {}
         return Shelf(reading.names, reading.envs, agents, reading.artifacts, skills, aliases)
+
+    def _sound(
+        self, kind: str, holdings: Iterable[Holding], read: Callable[[Reading, Holding], E | None]
+    ) -> dict[str, E]:
+        """Those that nothing is wrong with, by id; what names one of the others is told so."""
+        found = []
+        for held in holdings:
+            with self.reading.noting(held.problems):
+                entity = None if held.broken else read(self.reading, held)
+            if held.problems:
+                self._refuse(kind, held)
+            elif entity is not None:
+                found.append(entity)
+        return {entity.id: entity for entity in sorted(found, key=lambda entity: entity.id)}
+
+    def _refuse(self, kind: str, held: Holding) -> None:
+        self.faults.found += held.problems.found
+        if kind in FROM_STORE:  # a played episode never needs the agent itself
+            return
+        first = min(held.problems.found or held.problems.follows)
+        why = Lost("can't be used", f"mend {first.place}: {first.message}")
+        ids = [held.id, *(target.id for target in derived_targets(held))] if kind == "artifact" else [held.id]
+        for entity_id in ids:
+            self.reading.names.refuse(kind, entity_id, why)
+            if kind == "skill":  # which stand among artifacts too
+                self.reading.names.refuse("artifact", entity_id, why)
 
     # -- the root
 
@@ -214,12 +242,19 @@ class _BundleReader:
         }
         holdings: dict[str, list[Holding]] = {}
         for kind, (toml, special) in names.items():
-            folders = self._folders(self.kinds.get(kind))
-            found = (hold(self.reading, entry, toml, *special) for entry in folders)
-            holdings[kind] = [held for held in found if held]
+            with self.reading.noting(self.faults):
+                folders = self._folders(self.kinds.get(kind))
+            holdings[kind] = []
+            for entry in folders:
+                with self.reading.noting(Problems()) as problems:
+                    held = hold(self.reading, entry, toml, *special)
+                if held is None:
+                    self.faults.found += problems.found
+                else:
+                    holdings[kind].append(held)
         for held in (*holdings["artifacts"], *holdings["skills"]):
             if "__" in held.name:
-                self.problems.add(held.place, "has '__' in its name, which derived ids use", "rename it")
+                held.problems.add(held.place, "has '__' in its name, which derived ids use", "rename it")
         self._unique(holdings["envs"])
         self._unique(holdings["agents"])
         self._unique([*holdings["artifacts"], *holdings["skills"]])
@@ -294,8 +329,9 @@ class _BundleReader:
             task_id, path, problems = self._file_id(name), Path(entry.path), Problems()
             data = self.folder.read(entry, problems=problems)
             steps = () if data is None else reader.read(data, show(entry.rel), task_id, problems)
-            if problems.found:
-                left_out.append(LeftOut(task_id, name, path, tuple(sorted(set(problems.found)))))
+            if problems:
+                every = {*problems.found, *problems.follows}
+                left_out.append(LeftOut(task_id, name, path, tuple(sorted(every)), frozenset(problems.follows)))
             else:
                 tasks.append(Task(task_id, name, path, steps))
         return tuple(tasks), tuple(left_out)
@@ -312,10 +348,6 @@ class _BundleReader:
                 message = f"has the id {entity_id} of evals/{other.path.name}"
                 self.problems.add(show(entry.rel), message, "rename one of them")
         return evals
-
-
-def _by_id(entities: Iterable[E | None]) -> dict[str, E]:
-    return {entity.id: entity for entity in sorted((e for e in entities if e), key=lambda e: e.id)}
 
 
 def _merged(pulled: Mapping[str, T], own: Mapping[str, T]) -> dict[str, T]:

@@ -133,7 +133,7 @@ class Names:
     _lost: dict[str, str] = field(init=False, repr=False)
     _guesses: int = field(init=False, repr=False, default=MAX_GUESSES)
     _others: dict[tuple[str, str], Target | Lost] = field(init=False, repr=False, default_factory=dict)
-    _refused: dict[tuple[str, str], str] = field(init=False, repr=False, default_factory=dict)
+    _refused: dict[tuple[str, str], Lost] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._exact, self._folded, self._lost = {}, {}, {}
@@ -157,13 +157,19 @@ class Names:
         """The kind of the first entity of that name, or an empty text; an id is no name."""
         return next((kind for kind, exact in self._exact.items() if value in exact and exact[value].id != value), "")
 
-    def refuse(self, kind: str, entity_id: str, reason: str) -> None:
-        """Has everyone who names an entity from now on be told that it can't be used; the reason follows its name."""
-        self._refused[kind, entity_id] = reason
+    def refuse(self, kind: str, entity_id: str, why: Lost) -> None:
+        """Has everyone who names an entity be told why it can't be used; what was said first stands.
 
-    def refusal(self, kind: str, entity_id: str) -> str:
-        """Why an entity can't be used, or an empty text."""
-        return self._refused.get((kind, entity_id), "")
+        Args:
+            kind: Its kind.
+            entity_id: Its id.
+            why: The message follows the entity's name.
+        """
+        self._refused.setdefault((kind, entity_id), why)
+
+    def refusal(self, kind: str, entity_id: str) -> Lost | None:
+        """Why an entity can't be used."""
+        return self._refused.get((kind, entity_id))
 
     def resolve(self, kind: str, value: str, place: str, problems: Problems, label: str) -> Target | None:
         """Finds what a reference names, or notes why it can't; None with no problem noted means that it may stay.
@@ -178,9 +184,10 @@ class Names:
         if kind not in self._exact:  # a sandbox or the like, which only the run itself knows
             return None
         own = self.find(kind, value)
+        if own and (why := self.refusal(kind, own.id)):
+            problems.follow(place, f"{label}: the {kind} {own.name!r} {why.message}", why.fix)
+            return None
         found = self._other(kind, value) if own is None else own
-        if own and (reason := self.refusal(kind, own.id)):
-            found = Lost(f"the {kind} {own.name!r} {reason}", "leave it out, or name another")
         if isinstance(found, Target):
             return found
         if found.message:
@@ -211,7 +218,12 @@ class Names:
     def _unknown(self, kind: str, value: str) -> Lost:
         if kind in FROM_STORE:
             return Lost("", "")
-        here = [target.name for target in self.targets[kind]]
+        folder = FOLDERS[kind][0]
+        here = [
+            one.name
+            for one in self.targets[kind]
+            if "__" not in one.name and (one.type != "skill" or folder == "skills")
+        ]
         self._guesses -= 1
         if meant := nearest(value, here) if self._guesses >= 0 else "":
             fix = f"did you mean {meant!r}?"

@@ -169,7 +169,7 @@ class Store:
     def _reading(self, root: str, problems: Problems) -> Reading:
         """A reading of one folder, which has nothing beside it to name."""
         names = Names({"env": (), "artifact": ()})
-        return Reading(Folder(Path(root), problems), problems, f"@local{root}", names, unsupported=problems)
+        return Reading(Folder(Path(root), problems), problems, f"@local{root}", names)
 
 
 def type_of(entity: Env | Artifact) -> str:

@@ -211,7 +211,7 @@ def test_a_name_of_the_bundle_wins_over_an_alias_and_so_does_the_store_map(insta
         (deploys("@local/zeta/yards/yard"), None),
         (
             deploys("@local/broken/yards/yard"),
-            "the installed bundle broken/yards can't be used: envs/yard/env.toml: unk",
+            "the env 'yard' of broken/yards can't be used",
         ),
         (deploys("@local/gone/yards/yard"), "the installed bundle gone/yards can't be used: .: its folder isn't there"),
         (deploys("@local/nobody/yards/yard"), "env '@local/nobody/yards/yard' is not in this bundle"),

@@ -61,9 +61,9 @@ def test_an_env_that_cannot_be_run_here_leaves_out_the_tasks_that_use_it(garden,
     garden.fill({"envs/shop/env.toml": toml, "tasks/buy.json": [{"id": "env", "type": "deploy_env", "env_id": "shop"}]})
     bundle = garden.read()
     assert [task.name for task in bundle.tasks] == ["spring"]
-    (unsupported,) = bundle.unsupported
-    assert (unsupported.place, unsupported.fix) == ("envs/shop/env.toml", "tasks that name the env are left out")
-    assert unsupported.message == f"{said} be deployed by this version"
+    (fault,) = bundle.faults
+    assert (fault.place, fault.fix) == ("envs/shop/env.toml", "tasks that name the env are left out")
+    assert fault.message == f"{said} be deployed by this version"
     (problem,) = bundle.left_out[0].problems
     assert problem.place == "tasks/buy.json:env"
     assert problem.message.startswith(f"env_id: the env 'shop' {told}")
@@ -82,3 +82,87 @@ def test_a_misspelt_step_type_says_what_was_meant(folder):
     (left_out,) = load_bundle(folder.root, declaration).left_out
     message = "there is no step type 'deploy_envs'"
     assert left_out.problems == (Problem("tasks/a.json:x", message, "did you mean 'deploy_env'?"),)
+
+
+BAD = 'x = 1\nenvironment_name = "shop"\nimage = { ref = "docker.io/library/python:3" }'
+BUY = [{"id": "env", "type": "deploy_env", "env_id": "shop"}]
+GRADE = [{"id": "grade", "type": "env_outcome_verifier", "file_artifact_id": "judge"}]
+LOAD = [{"id": "load", "type": "load_artifact", "artifact_id": "seeds"}]
+LEARN = [{"id": "learn", "type": "add_skills", "skill_ids": ["cooking"]}]
+
+
+@pytest.mark.parametrize(
+    ("files", "steps", "fault", "told"),
+    [
+        ({"envs/shop/env.toml": BAD}, BUY, "envs/shop/env.toml", "the env 'shop'"),
+        ({"envs/shop/env.toml": "["}, BUY, "envs/shop/env.toml", "the env 'shop'"),
+        (
+            {"envs/shop/env.toml": 'environment_name = "shop"', "envs/shop/dockerfile": "FROM x"},
+            BUY,
+            "envs/shop/dockerfile",
+            "the env 'shop'",
+        ),
+        ({"envs/shop/env.toml": 'image = "nowhere"'}, BUY, "envs/shop/env.toml", "the env 'shop'"),
+        ({"artifacts/judge/.DS_Store": ""}, GRADE, "artifacts/judge", "the artifact 'judge'"),
+        (
+            {"artifacts/judge/artifact.toml": "x = 1", "artifacts/judge/a.py": ""},
+            GRADE,
+            "artifacts/judge/artifact.toml",
+            "the artifact 'judge'",
+        ),
+        ({"skills/cooking/SKILL.md": "no front matter"}, LEARN, "skills/cooking/SKILL.md", "the skill 'cooking'"),
+        (
+            {
+                "artifacts/seeds/artifact.toml": 'type = "environment_universe"',
+                "artifacts/seeds/garden/g.json": "{}",
+                "artifacts/seeds/stray.json": "{}",
+            },
+            LOAD,
+            "artifacts/seeds/stray.json",
+            "the artifact 'seeds'",
+        ),
+    ],
+)
+def test_what_is_wrong_with_an_entity_leaves_out_the_tasks_that_name_it_and_no_others(
+    garden, files, steps, fault, told
+):
+    garden.fill({**files, "tasks/buy.json": steps})
+    bundle = garden.read()
+    assert [task.name for task in bundle.tasks] == ["spring"]
+    assert fault in {problem.place for problem in bundle.faults}
+    assert bundle.problems == bundle.faults, "each fault is told once, where it is"
+    (problem,) = bundle.left_out[0].problems
+    assert f"{told} can't be used" in problem.message
+    assert problem.fix.startswith(f"mend {bundle.faults[0].place}: ")
+
+
+def test_what_an_entity_is_made_of_takes_it_along(garden):
+    garden.fill(
+        {
+            "envs/shop/env.toml": BAD,
+            "envs/mall/env.toml": 'type = "multi"\nmcp_server_envs = ["garden", "shop"]',
+            "artifacts/a-set/artifact.toml": 'type = "environment_universe"\nenvironment_artifacts = ["b-seed"]',
+            "artifacts/b-seed/artifact.toml": 'type = "environment"\nenvironment_name = "garden"\nfile = "c-file"',
+            "artifacts/c-file/artifact.toml": "x = 1",
+            "artifacts/c-file/c.json": "{}",
+            "tasks/buy.json": [{"id": "env", "type": "deploy_env", "env_id": "mall"}],
+            "tasks/load.json": [{"id": "load", "type": "load_artifact", "artifact_id": "a-set"}],
+        }
+    )
+    bundle = garden.read()
+    assert [one.name for one in bundle.left_out] == ["buy", "load"]
+    assert [problem.place for problem in bundle.problems] == ["artifacts/c-file/artifact.toml", "envs/shop/env.toml"]
+    assert set(bundle.envs) == {f"{bundle.id_root}/garden"}
+    assert set(bundle.artifacts) == {f"{bundle.id_root}/garden-judge"}
+
+
+def test_a_broken_agent_leaves_out_nothing_since_the_trainer_plays_it(garden):
+    garden.fill(
+        {
+            "agents/smith/agent.toml": 'x = 1\nimage = { ref = "docker.io/library/python:3" }',
+            "tasks/buy.json": [{"id": "agent", "type": "deploy_agent", "a2a_agent_id": "smith"}],
+        }
+    )
+    bundle = garden.read()
+    assert [task.name for task in bundle.tasks] == ["buy", "spring"]
+    assert [problem.place for problem in bundle.problems] == ["agents/smith/agent.toml"]
