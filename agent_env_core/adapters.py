@@ -51,12 +51,16 @@ class TrainerAdapter(Protocol):
             arguments: The trainer's configuration, by field name.
         """
 
-    def check(self, env: Any, arguments: Mapping[str, Any]) -> list[str]:
+    def check(
+        self, env: Any, arguments: Mapping[str, Any], *, model: str | None = None, peft_config: Any = None
+    ) -> list[str]:
         """Looks for settings that can't work, before a model is loaded.
 
         Args:
             env: The ``AgentEnv``.
             arguments: The trainer's configuration, by field name.
+            model: The model's name on a hub, or its folder, where it's known.
+            peft_config: A ``peft.LoraConfig``; None trains the whole model.
 
         Returns:
             One line a problem, each with its fix; empty when all is well.

@@ -21,7 +21,7 @@ class Grpo:
     """
 
     name = "grpo"
-    requires = ("trl>=1.15", "transformers>=5.2", "accelerate")
+    requires: tuple[str, ...] = ("trl>=1.15", "transformers>=5.2", "accelerate")
 
     def config_class(self) -> Callable[..., Any]:
         """``trl.GRPOConfig``."""
@@ -33,12 +33,16 @@ class Grpo:
         """The larger of the generation batch and the evaluation batch of one process."""
         return max(_train_rollouts(arguments), _eval_rollouts(arguments))
 
-    def check(self, env: AgentEnv, arguments: Mapping[str, Any]) -> list[str]:
+    def check(
+        self, env: AgentEnv, arguments: Mapping[str, Any], *, model: str | None = None, peft_config: Any = None
+    ) -> list[str]:
         """Compares the sessions a step needs with those the server allows, before a model is loaded.
 
         Args:
             env: The ``AgentEnv``.
             arguments: A ``GRPOConfig``'s fields, e.g. ``vars(config)``.
+            model: Makes no difference here.
+            peft_config: Nor does this.
         """
         processes = sharing_processes(local=env._local is not None)
         limit = env.info.max_concurrent_envs

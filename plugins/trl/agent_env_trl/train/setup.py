@@ -86,7 +86,9 @@ class Setup:
         env = self._env(adapter, arguments)
         try:
             if env is not None:
-                self._against(env, adapter, arguments, model)
+                lines = adapter.check(env, arguments, model=settings.model, peft_config=peft_config)
+                self._problems += [Problem("arguments", line) for line in lines]
+                self._against(env, arguments, model)
             self._refuse()
         except BaseException:
             if env is not None:
@@ -159,12 +161,9 @@ class Setup:
     def _say(self, exc: Exception) -> None:
         self._problems.append(Problem("bundle" if self._settings.url is None else "url", str(exc)))
 
-    def _against(
-        self, env: AgentEnv, adapter: TrainerAdapter, arguments: Mapping[str, Any], model: Model | None
-    ) -> None:
-        """Checks the tasks against the trainer and the model."""
+    def _against(self, env: AgentEnv, arguments: Mapping[str, Any], model: Model | None) -> None:
+        """Checks the tasks against the model."""
         settings = self._settings
-        self._problems += [Problem("arguments", problem) for problem in adapter.check(env, arguments)]
         try:
             rows = [*env.dataset, *(env.dataset_for(settings.eval_split) if settings.eval_split else ())]
             tools = shown_tools(env)
