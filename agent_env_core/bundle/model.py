@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agent_env_core.bundle.names import nfc
 from agent_env_core.errors import Problem
 
 Step = Mapping[str, Any]
@@ -263,6 +264,22 @@ class Bundle:
         """Everything that is to be mended, though it can be used; what only follows from another problem isn't told."""
         own = (problem for one in self.left_out for problem in one.problems if problem not in one.follows)
         return tuple(sorted({*self.faults, *own}))
+
+    def find(self, kind: str, value: str) -> Env | Agent | Artifact | Skill | None:
+        """The entity of that name or id.
+
+        Args:
+            kind: ``env``, ``agent``, ``artifact`` (a skill is one too) or ``skill``.
+            value: A name or an id.
+        """
+        stores: dict[str, list[Mapping[str, Env | Agent | Artifact | Skill]]] = {
+            "env": [self.envs],
+            "agent": [self.agents],
+            "artifact": [self.artifacts, self.skills],
+            "skill": [self.skills],
+        }
+        entities = [entity for store in stores.get(kind, ()) for entity in store.values()]
+        return next((entity for entity in entities if nfc(value) in (entity.id, entity.name)), None)
 
     def seeds(self, artifact_id: str) -> dict[str, Path]:
         """The files that an artifact seeds an env's servers with, by environment name.

@@ -11,7 +11,8 @@ A reference is resolved in this order, once, when the bundle is read:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -108,6 +109,31 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
 FROM_STORE = frozenset({"agent"})
 #: How many wrong names are compared with all right ones; past that a bundle is wrong in bulk, and a guess is no help.
 MAX_GUESSES = 20
+
+
+_PLACEHOLDER = re.compile(r"<[^<>]+>")
+
+
+def waits(value: object) -> bool:
+    """Whether a value is a text with a ``<key>`` in it, which the seed of a run may replace."""
+    return isinstance(value, str) and _PLACEHOLDER.search(value) is not None
+
+
+def slots(step: Mapping[str, Any], reference: Reference) -> Iterator[tuple[Any, Any]]:
+    """Where a reference's texts stand: each an object or list, and a key into it. Other values are the check's."""
+    *path, last = reference.field.split(".")
+    holders: list[Any] = [step]
+    for part in path:
+        inner = [holder.get(part) for holder in holders if isinstance(holder, Mapping)]
+        holders = [item for value in inner for item in (value if isinstance(value, list) else [value])]
+    for holder in holders:
+        if not isinstance(holder, Mapping):
+            continue
+        value = holder.get(last)
+        if reference.many and isinstance(value, list):
+            yield from ((value, i) for i, item in enumerate(value) if isinstance(item, str))
+        elif not reference.many and isinstance(value, str):
+            yield holder, last
 
 
 def an(kind: str) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from agent_env_core.bundle.config import ConfigFault, Problems, parse_json
 from agent_env_core.bundle.names import quote, show
-from agent_env_core.bundle.references import Lost, Names, Reference, StepDeclaration, an
+from agent_env_core.bundle.references import Lost, Names, Reference, StepDeclaration, an, slots, waits
 from agent_env_core.errors import PluginError, describe
 
 StepTypes = Callable[[str], StepDeclaration | None]
@@ -202,7 +202,7 @@ class _TaskFile:
         for reference in declaration.references or ():
             if not reference.output:
                 continue
-            for holder, key in _slots(self.steps[at], reference):
+            for holder, key in slots(self.steps[at], reference):
                 name = holder[key]
                 if name in self.outputs:
                     writer = self.steps[self.outputs[name][0]].get("id")
@@ -213,7 +213,7 @@ class _TaskFile:
         if declaration.references is None:
             self._undeclared(at, step)
         for reference in declaration.references or ():
-            for holder, key in _slots(step, reference):
+            for holder, key in slots(step, reference):
                 if reference.output:
                     holder[key] = f"{self.task_id}/{holder[key]}"
                 else:
@@ -232,6 +232,9 @@ class _TaskFile:
         writer, written = self.outputs.get(value, (at, reference))
         if writer != at and written.kind == reference.kind:
             self._read_output(at, reference, holder, key, pin)
+            return
+        if waits(value):  # what it names is known once a seed fills it
+            self._bad_pin(at, reference, pin)
             return
         target = self.reader.names.resolve(reference.kind, value, self._where(at), self.problems, reference.field)
         if target is None:
@@ -273,23 +276,6 @@ class _TaskFile:
                 message = f"{key}: {quote(value)} names {an(kind)} of this bundle"
                 fix = f"the step type {step['type']!r} declares no references, so write the full id"
                 self._add(at, message, fix)
-
-
-def _slots(step: dict[str, Any], reference: Reference) -> Iterator[tuple[Any, Any]]:
-    """Where a reference's texts stand: each an object or list, and a key into it. Other values are the check's."""
-    *path, last = reference.field.split(".")
-    holders: list[Any] = [step]
-    for part in path:
-        inner = [holder.get(part) for holder in holders if isinstance(holder, dict)]
-        holders = [item for value in inner for item in (value if isinstance(value, list) else [value])]
-    for holder in holders:
-        if not isinstance(holder, dict):
-            continue
-        value = holder.get(last)
-        if reference.many and isinstance(value, list):
-            yield from ((value, i) for i, item in enumerate(value) if isinstance(item, str))
-        elif not reference.many and isinstance(value, str):
-            yield holder, last
 
 
 def _json_type(value: Any) -> str:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from agent_env_core.errors import EpisodeRefused, PluginError, Problem, Unsupported, describe
 from agent_env_core.play.refusals import Refusal, between_steps, choose_agents, prompted_agents, simulated_users
 from agent_env_core.play.scheduler import dependencies
+from agent_env_core.play.seeds import seeded
 from agent_env_core.plugins import plugins
 from agent_env_core.steps.deploy_agent import DeployAgent
 from agent_env_core.steps.deploy_env import DeployEnv
@@ -87,15 +88,16 @@ class EpisodeSpec:
         Raises:
             EpisodeRefused: It can't be played; holds every reason.
         """
-        raw = [_seeded(dict(step), seed or {}) for step in task.steps]
+        raw, unnamed = seeded(task, seed or {})
         if evaluation and trainer_agents is None:
             played, refusals = prompted_agents(raw), list[Refusal]()
         else:
             played, refusals = choose_agents(raw, trainer_agents)
-        refusals += between_steps(raw, played)
+        refusals += [*unnamed, *between_steps(raw, played)]
+        nameless = {step_id for step_id, *_ in unnamed}
         cast = (*played, *simulated_users(raw))
         steps: list[TaskStep] = []
-        for step in raw:
+        for step in (step for step in raw if step.get("id") not in nameless):
             made = _make(step)
             if isinstance(made, list):
                 refusals += made
@@ -107,7 +109,7 @@ class EpisodeSpec:
                 if isinstance(made, PromptAgent) and made.output_format is not None and not evaluation:
                     refusals.append((made.id, "output_format: a trainer's model can't be held to a form", ""))
         try:
-            dependencies(steps)
+            dependencies(steps if not refusals else ())
         except ValueError as exc:
             refusals.append(("", str(exc), ""))
         if refusals:
@@ -156,19 +158,6 @@ class EpisodeSpec:
         episode = Episode(self, runner)
         episode.start()
         return episode
-
-
-def _seeded(value: Any, seed: Mapping[str, str]) -> Any:
-    """A JSON value with ``<key>`` replaced in each of its texts."""
-    if not seed:
-        return value
-    if isinstance(value, str):
-        for key, text in seed.items():
-            value = value.replace(f"<{key}>", text)
-        return value
-    if isinstance(value, Mapping):
-        return {key: _seeded(item, seed) for key, item in value.items()}
-    return [_seeded(item, seed) for item in value] if isinstance(value, list) else value
 
 
 def _make(step: Mapping[str, Any]) -> TaskStep | list[Refusal]:

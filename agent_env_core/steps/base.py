@@ -9,11 +9,12 @@ from __future__ import annotations
 import difflib
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from agent_env_core.bundle.references import Reference, StepDeclaration
+from agent_env_core.bundle.references import Reference, StepDeclaration, waits
 from agent_env_core.errors import EpisodeError, Phase
 from agent_env_core.models import ModelSettings
 from agent_env_core.plugins import CORE, plugins
@@ -61,15 +62,20 @@ class TaskStep(BaseModel):
         return [item.get("task_step_id") if isinstance(item, Mapping) else item for item in value]
 
     @classmethod
-    def faults(cls, step: Mapping[str, Any]) -> list[str]:
+    def faults(cls, step: Mapping[str, Any], *, seeded: bool = True) -> list[str]:
         """What keeps an object of a task file from being a step of this type: one line each.
 
         Faults of the fields that all steps have are left to the bundle reader.
+
+        Args:
+            step: The object.
+            seeded: Whether ``<key>`` in its texts is replaced already; a value with one left may be any other yet.
         """
         try:
             cls.model_validate(step)
         except ValidationError as exc:
             errors = exc.errors(include_url=False, include_context=False)
+            errors = [error for error in errors if seeded or not waits(error["input"])]
             return [_line(error) for error in errors if error["loc"][:1] not in _COMMON]
         return []
 
@@ -198,4 +204,4 @@ def declaration(type_name: str) -> StepDeclaration:
         return StepDeclaration(type_name, unsupported="is part of the format, and not supported by this version")
     step = plugins().step_type(type_name)
     says = owner == CORE or any("references" in vars(base) for base in step.__mro__ if base is not TaskStep)
-    return StepDeclaration(type_name, step.references if says else None, step.faults)
+    return StepDeclaration(type_name, step.references if says else None, partial(step.faults, seeded=False))
