@@ -21,6 +21,9 @@ def _settings(arguments: list[str]) -> Settings:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=0, help="the port to listen on; 0 takes a free one")
     parser.add_argument("--parent-fd", type=int, help="stop when this pipe closes")
+    parser.add_argument(
+        "--shared", action="store_true", help="several processes hold that pipe; go on without the parent"
+    )
     parser.add_argument("--ready-fd", type=int, help="write progress and readiness here, as JSON lines")
     given = parser.parse_args(arguments)
     splits = dict(pair.partition("=")[::2] for pair in given.split)
@@ -35,6 +38,7 @@ def _settings(arguments: list[str]) -> Settings:
         host=given.host,
         port=given.port,
         parent_fd=given.parent_fd,
+        shared=given.shared,
         ready_fd=given.ready_fd,
     )
 

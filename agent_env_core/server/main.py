@@ -1,7 +1,8 @@
 """Runs a server until it's told to stop, and leaves nothing behind.
 
 It stops on SIGTERM and Ctrl-C, and, when it was started by a trainer, once that is gone: its end of a pipe closes, or
-the parent process is another one. However it stops, episodes are abandoned and torn down before the process ends.
+the parent process is another one. Where several processes share a server, all of them have to close that pipe. However
+it stops, episodes are abandoned and torn down before the process ends.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Settings:
         host: The address to listen on.
         port: The port to listen on; 0 takes a free one.
         parent_fd: The reading end of a pipe whose other end the parent holds for as long as it lives.
+        shared: Whether other processes than the parent hold that pipe too, and so may outlive it.
         ready_fd: Where to write progress and readiness as JSON lines; without it they go to standard error as text.
     """
 
@@ -62,6 +64,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000
     parent_fd: int | None = None
+    shared: bool = False
     ready_fd: int | None = None
 
 
@@ -123,7 +126,7 @@ def serve(settings: Settings) -> int:
     hide()  # its environment holds the token and the keys of models
     teller = Teller(settings.ready_fd)
     stop = Stop()
-    with stop.listening(settings.parent_fd):
+    with stop.listening(settings.parent_fd, shared=settings.shared):
         try:
             with _bound(settings.host, settings.port) as listener:
                 return asyncio.run(_serve(settings, listener, teller, stop))
@@ -141,11 +144,12 @@ class Stop:
         self._told: Callable[[], object] | None = None
 
     @contextlib.contextmanager
-    def listening(self, parent_fd: int | None) -> Iterator[None]:
+    def listening(self, parent_fd: int | None, *, shared: bool = False) -> Iterator[None]:
         """Listens to signals and to the parent; puts the signals back afterwards."""
         before = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
         if parent_fd is not None:
-            threading.Thread(target=self._watch, args=(parent_fd, os.getppid()), name="parent", daemon=True).start()
+            parent = None if shared else os.getppid()
+            threading.Thread(target=self._watch, args=(parent_fd, parent), name="parent", daemon=True).start()
         try:
             yield
         finally:
@@ -160,12 +164,13 @@ class Stop:
             os._exit(130)
         self.ask(name)
 
-    def _watch(self, fd: int, parent: int) -> None:
+    def _watch(self, fd: int, parent: int | None) -> None:
         poll = select.poll()  # a trainer with many files open hands down a number that select() can't take
         poll.register(fd, select.POLLIN)
         with contextlib.suppress(OSError):
-            while os.getppid() == parent and not poll.poll(WATCH_SECONDS * 1000):
+            while parent in (None, os.getppid()) and not poll.poll(WATCH_SECONDS * 1000):
                 continue
+            os.close(fd)  # nobody shall come to a server that ends
         self.ask("the trainer is gone")
 
     def ask(self, why: str) -> None:

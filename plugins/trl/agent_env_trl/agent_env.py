@@ -14,6 +14,7 @@ from agent_env_trl.dataset import task_dataset
 from agent_env_trl.environment import Environment
 from agent_env_trl.factory import environment_class
 from agent_env_trl.local import Bundle, LocalServer
+from agent_env_trl.ranks import Meeting, SharedServer
 from agent_env_trl.rollout_process import refuse_second_import
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class AgentEnv:
     ) -> None:
         integrity.check()
         refuse_second_import()
-        self._local: LocalServer | None = None
+        self._local: LocalServer | SharedServer | None = None
         self._split = split
         self._timeouts = _timeouts(tool_timeout, reset_timeout)
         address = Address.of(url, token)
@@ -79,6 +80,9 @@ class AgentEnv:
         reset_timeout: float = 600,
     ) -> AgentEnv:
         """Serves a bundle on this machine, for as long as this process lives, and connects to it.
+
+        Under torchrun or ``accelerate launch`` the ranks of a node share one server, which local rank 0 starts: call
+        this in every rank. ``max_concurrent_envs`` counts the rollouts of all of them.
 
         Args:
             bundle: The bundle's folder, or the name of an installed bundle; or several, by split.
@@ -106,13 +110,19 @@ class AgentEnv:
             if reward is not None:
                 resolve_reward(reward, told["score_ids"])
 
-        server = LocalServer(
-            bundle,
-            sandbox=sandbox,
-            max_concurrent_envs=max_concurrent_envs,
-            warm=warm,
-            scores_only=reward is not None,
-            check=check,
+        meeting = Meeting.of_this_run()
+        server = (
+            SharedServer(meeting)
+            if meeting and not meeting.first
+            else LocalServer(
+                bundle,
+                sandbox=sandbox,
+                max_concurrent_envs=max_concurrent_envs,
+                warm=warm,
+                scores_only=reward is not None,
+                meeting=meeting,
+                check=check,
+            )
         )
         try:
             env = cls(
@@ -160,7 +170,7 @@ class AgentEnv:
         _check_split(f"the server at {self.url}", split, self._info.splits)
 
     @property
-    def factory(self) -> Factory:
+    def factory(self) -> Any:  # TRL's own hints take no dict of classes, and a user's type checker would complain
         """What TRL builds environments from: a class; with several toolsets a dict of classes, by toolset.
 
         The first access has the server deploy one task of each toolset, to read its tools.

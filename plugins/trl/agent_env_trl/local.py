@@ -25,6 +25,7 @@ from typing import Any
 from agent_env_core import errors
 from agent_env_core.errors import AgentEnvError, Problem
 from agent_env_core.server.limits import DEFAULT_SESSIONS, session_limit, warm_limit
+from agent_env_trl.ranks import Meeting
 
 logger = logging.getLogger("agent_env.training.trl")
 
@@ -44,6 +45,7 @@ class LocalServer:
         max_concurrent_envs: Sessions to allow at once.
         warm: Deployments to make ahead; None leaves it to the server.
         scores_only: Leave it to the trainer to make a reward of the scores.
+        meeting: Where the other ranks of this node are told of it; it then ends with the last of them.
         check: Is given what the bundle holds, ``splits`` and ``score_ids``, before any image is built. It may raise.
 
     Raises:
@@ -58,6 +60,7 @@ class LocalServer:
         max_concurrent_envs: int = DEFAULT_SESSIONS,
         warm: int | None = None,
         scores_only: bool = False,
+        meeting: Meeting | None = None,
         check: Callable[[Mapping[str, Any]], None] = lambda told: None,
     ) -> None:
         # -P: a file of the trainer's folder that is named like a package of the server's must not stand in for it
@@ -66,16 +69,20 @@ class LocalServer:
         command += ["--sandbox", sandbox] if sandbox else []
         command += [] if (ahead := warm_limit(warm)) is None else ["--warm", str(ahead)]
         command += ["--scores-only"] if scores_only else []
+        command += ["--shared"] if meeting else []
         self.token = secrets.token_urlsafe(32)
         self.url = ""
         self._pid = os.getpid()
         self._closing = threading.RLock()  # a signal's handler may close it while its thread is closing it
-        self._lifeline, self._process, ready = _spawn(command, self.token)
+        self._meeting = meeting
+        self._lifeline, self._process, ready = _spawn(command, self.token, meeting.lifeline() if meeting else os.pipe())
         atexit.register(self.close)
         self._finalize = Finalize(None, self.close, exitpriority=100)  # a process of multiprocessing skips atexit
         try:
             with open(ready, encoding="utf-8") as lines:
                 self.url = self._wait(lines, check)
+            if meeting is not None:
+                meeting.announce(self.url, self.token, self.pid)
         except BaseException:
             self.close()
             raise
@@ -104,7 +111,10 @@ class LocalServer:
         raise AgentEnvError(f"the local server ended before it was ready, with exit status {code}; see its messages")
 
     def close(self) -> None:
-        """Stops the server and waits until its episodes are torn down, for up to seven minutes. Idempotent."""
+        """Stops the server and waits until its episodes are torn down, for up to seven minutes. Idempotent.
+
+        Where other ranks still use it, they are left to stop it.
+        """
         if os.getpid() != self._pid:
             return  # a fork has a copy of this object; the server isn't its own
         with self._closing:
@@ -112,8 +122,12 @@ class LocalServer:
             self._finalize.cancel()
             if self._lifeline is None:
                 return
+            alone = self._meeting is None or self._meeting.leave()
             os.close(self._lifeline)
             self._lifeline = None
+            if not alone:
+                logger.info("the local server goes on until the other ranks have closed it")
+                return
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()  # a fork of ours may still hold the pipe open
             self._wait_for_the_end()
@@ -157,9 +171,11 @@ def _absolute(path: str | os.PathLike[str]) -> str:
     return str(full) if full.exists() else os.fspath(path)
 
 
-def _spawn(command: Sequence[str], token: str) -> tuple[int | None, subprocess.Popen[bytes], int]:
+def _spawn(
+    command: Sequence[str], token: str, lifeline: tuple[int, int]
+) -> tuple[int | None, subprocess.Popen[bytes], int]:
     """Starts the server: our end of its lifeline, the process, and the end its messages come out of."""
-    lifeline_theirs, lifeline_ours = os.pipe()
+    lifeline_theirs, lifeline_ours = lifeline
     ready_ours, ready_theirs = os.pipe()
     try:
         process = subprocess.Popen(
