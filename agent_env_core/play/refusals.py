@@ -40,6 +40,14 @@ def simulated_users(steps: Iterable[Step]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(user for user in users if user not in prompted))
 
 
+def idle_agents(steps: Iterable[Step]) -> tuple[str, ...]:
+    """The agents that are deployed and never asked for anything: steps may still act in their sandboxes."""
+    steps = list(steps)
+    busy = {*prompted_agents(steps), *simulated_users(steps)}
+    deployed = (agent_of(step) for step in steps if step.get("type") in DEPLOYING)
+    return tuple(dict.fromkeys(agent for agent in deployed if agent not in busy))
+
+
 def is_conversation(step: Step) -> bool:
     """Whether a prompt is a conversation with a simulated user."""
     turns = step.get("max_conversation_turns")
@@ -85,7 +93,7 @@ def between_steps(steps: Sequence[Step], played: Collection[str]) -> Iterator[Re
 
 
 def _deployed_once(steps: Sequence[Step], played: Collection[str]) -> Iterator[Refusal]:
-    for agent in played:
+    for agent in (*played, *idle_agents(steps)):
         found = [str(step.get("id")) for step in steps if step.get("type") in DEPLOYING and agent_of(step) == agent]
         if not found:
             yield "", f"never deploys the agent {agent!r} that it prompts", "add a deploy_agent step"

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from agent_env_core.errors import EpisodeRefused, PluginError, Problem, Unsupported, describe
-from agent_env_core.play.refusals import Refusal, between_steps, choose_agents, prompted_agents, simulated_users
+from agent_env_core.play.refusals import (
+    Refusal,
+    between_steps,
+    choose_agents,
+    idle_agents,
+    prompted_agents,
+    simulated_users,
+)
 from agent_env_core.play.scheduler import dependencies
 from agent_env_core.play.seeds import seeded
 from agent_env_core.plugins import plugins
@@ -52,6 +59,7 @@ class EpisodeSpec:
         steps: Its steps, with seeds filled in.
         prompts: The prompts that are played, in step order.
         score_ids: The steps that record a score, in step order.
+        workers: The agents that work in a sandbox, those that are never asked for anything included.
         turn_timeout: Seconds a played turn may take; None sets no bound.
         evaluation: Whether it is played by an evaluation, which goes back to earlier steps where the task says so, and
             keeps the deadlines that its prompts set.
@@ -62,6 +70,7 @@ class EpisodeSpec:
     steps: tuple[TaskStep, ...]
     prompts: tuple[Prompt, ...]
     score_ids: tuple[str, ...]
+    workers: frozenset[str]
     turn_timeout: float | None = None
     evaluation: bool = False
 
@@ -95,7 +104,7 @@ class EpisodeSpec:
             played, refusals = choose_agents(raw, trainer_agents)
         refusals += [*unnamed, *between_steps(raw, played)]
         nameless = {step_id for step_id, *_ in unnamed}
-        cast = (*played, *simulated_users(raw))
+        cast = (*played, *simulated_users(raw), *idle_agents(raw))
         steps: list[TaskStep] = []
         for step in (step for step in raw if step.get("id") not in nameless):
             made = _make(step)
@@ -115,7 +124,8 @@ class EpisodeSpec:
         if refusals:
             raise EpisodeRefused(f"task {task.name!r}", [_problem(task, refusal) for refusal in refusals])
         scoring = tuple(step.id for step in steps if getattr(step, "verifier_id", None) is not None)
-        return cls(task, played, tuple(steps), _prompts(steps, played), scoring, turn_timeout, evaluation)
+        workers = frozenset(agent for agent in (*played, *idle_agents(raw)) if works_in_sandbox(raw, agent))
+        return cls(task, played, tuple(steps), _prompts(steps, played), scoring, workers, turn_timeout, evaluation)
 
     @property
     def deploys(self) -> tuple[DeployEnv, ...]:
@@ -130,11 +140,6 @@ class EpisodeSpec:
             for step in self.steps
             if isinstance(step, PromptAgent) and step.agent_name in self.trainer_agents
         )
-
-    @property
-    def workers(self) -> frozenset[str]:
-        """The played agents that work in a sandbox."""
-        return frozenset(agent for agent in self.trainer_agents if works_in_sandbox(self.task.steps, agent))
 
     def orders(self, max_ttl: float | None) -> tuple[SandboxOrder, ...]:
         """The sandboxes that its steps make beside those of envs, where one may live ``max_ttl`` seconds at most.

@@ -91,7 +91,7 @@ class DeployAgent(PlacingStep):
         if self.agent_name not in played:
             return [
                 *lines,
-                f"agent_name={self.agent_name!r}: only agents that the trainer plays can be deployed so far",
+                f"agent_name={self.agent_name!r}: it is prompted, and only agents that are played from outside can be",
             ]
         lines += [f"skills: {skill.name!r} has an object_url, and there is no object store" for skill in self.skills
                   if skill.object_url is not None]  # fmt: skip

@@ -34,10 +34,12 @@ class InstallAgent(TaskStep):
     workspace_dir: str | None = Field(default=None, pattern="^/")
 
     def refusals(self, played: Collection[str]) -> list[str]:
-        """Adds agents that nobody plays."""
+        """Adds agents that are prompted and that nobody plays."""
         lines = super().refusals(played)
         if self.agent_name not in played:
-            lines.append(f"agent_name={self.agent_name!r}: only agents that the trainer plays can be deployed so far")
+            lines.append(
+                f"agent_name={self.agent_name!r}: it is prompted, and only agents that are played from outside can be"
+            )
         return lines
 
     async def run(self, run: RunContext) -> None:

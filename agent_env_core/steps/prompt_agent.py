@@ -98,7 +98,7 @@ class PromptAgent(TaskStep):
         if self.agent_name not in played:
             return [
                 *lines,
-                f"agent_name={self.agent_name!r}: only agents that the trainer plays can be prompted so far",
+                f"agent_name={self.agent_name!r}: only agents that are played from outside can be prompted",
             ]
         if files := files_among(self.parts or ()):
             lines.append(f"parts: files can't be shown to the model yet: {', '.join(files)}")

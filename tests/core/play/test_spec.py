@@ -123,9 +123,14 @@ def test_several_agents_can_be_played_when_named(task: Callable[..., Task]):
         ({"env": {"env_id": 3}}, {}, "env: env_id: input should be a valid string, not 3"),
         ({"load": {"type": "telepathy"}}, {}, "load: there is no step type 'telepathy'"),
         (
-            {"more": [{"id": "b", "type": "deploy_agent", "agent_name": "b"}]},
+            {"more": [{"id": "b", "type": "deploy_agent", "agent_name": "b"}, prompt("ask", agent_name="b")]},
+            {"trainer_agents": ["default-agent"]},
+            "b: agent_name='b': it is prompted, and only agents that are played from outside can be",
+        ),
+        (
+            {"more": [{"id": name, "type": "deploy_agent", "agent_name": "idle"} for name in ("b", "c")]},
             {},
-            "b: agent_name='b': only agents that the trainer plays can be deployed",
+            "deploys the agent 'idle' more than once, by b, c",
         ),
         (
             {"more": [{"id": "x", "type": "env_outcome_verifier", "env_id": "counter", "file_artifact_id": "v"}
