@@ -291,8 +291,8 @@ class Box:
             self._talking.add(task)
             try:
                 await self._join(port, head, reader, writer)
-            except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                pass  # as a proxy does: the other side is hung up on
+            except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
+                pass  # as a proxy does, and at the box's end: the other side is hung up on
             finally:
                 self._talking.discard(task)
                 writer.close()

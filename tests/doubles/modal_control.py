@@ -12,7 +12,7 @@ from grpclib.server import Stream
 from modal_images import BuildFailed
 from modal_proto import api_grpc
 from modal_proto import api_pb2 as api
-from modal_wire import complete, only, streaming, token, unary
+from modal_wire import Fault, complete, named, only, streaming, token, unary
 from modal_world import Ended, Sandbox, World
 
 PAGE = 10
@@ -95,7 +95,7 @@ class Control(api_grpc.ModalClientBase):
         return api.ImageGetOrCreateResponse(image_id=image_id, result=result, metadata=api.ImageMetadata())
 
     @streaming
-    async def ImageJoinStreaming(self, stream: Stream[Any, Any]) -> None:
+    async def ImageJoinStreaming(self, stream: Stream[Any, Any], fault: Fault) -> None:
         asked = await stream.recv_message()
         result = api.GenericResult(status=Ended.GENERIC_STATUS_SUCCESS)
         try:
@@ -133,6 +133,20 @@ class Control(api_grpc.ModalClientBase):
     async def SandboxCreateV2(
         self, asked: api.SandboxCreateV2Request, stream: Stream[Any, Any]
     ) -> api.SandboxCreateV2Response:
+        sandbox = await self._made(asked, stream)
+        return api.SandboxCreateV2Response(
+            sandbox_id=sandbox.id,
+            task_id=sandbox.task_id,
+            metadata=sandbox.metadata,
+            tunnels=await self._tunnels(sandbox),
+            command_router_access=api.CommandRouterAccess(url=self.world.router_url, jwt=token()),
+            sandbox_token=f"st-{sandbox.id}",
+        )
+
+    async def _made(
+        self, asked: api.SandboxCreateV2Request, stream: Stream[Any, Any], *, first: bool = False
+    ) -> Sandbox:
+        """The sandbox of this request, made once however often it's sent."""
         only(self.faults, asked, "app_id", "definition", "tags", "secret_sources")
         only(
             self.faults, asked.definition, "entrypoint_args", "image_id", "resources", "timeout_secs", "workdir",
@@ -142,16 +156,8 @@ class Control(api_grpc.ModalClientBase):
         assert isinstance(key, str)
         made = self.world.created.get(key)
         if made is None or (made.done() and made.exception() is not None):
-            made = self.world.created[key] = asyncio.create_task(self.world.create(asked))
-        sandbox = await asyncio.shield(made)
-        return api.SandboxCreateV2Response(
-            sandbox_id=sandbox.id,
-            task_id=sandbox.task_id,
-            metadata=sandbox.metadata,
-            tunnels=await self._tunnels(sandbox),
-            command_router_access=api.CommandRouterAccess(url=self.world.router_url, jwt=token()),
-            sandbox_token=f"st-{sandbox.id}",
-        )
+            made = self.world.created[key] = asyncio.create_task(self.world.create(asked, first=first))
+        return await asyncio.shield(made)
 
     async def _tunnels(self, sandbox: Sandbox) -> list[api.TunnelData]:
         for port in (each.port for each in sandbox.asked.open_ports.ports if not sandbox.tunnels):
@@ -229,6 +235,45 @@ class Control(api_grpc.ModalClientBase):
             for each in page
         ]
         return api.SandboxListResponse(sandboxes=infos)
+
+    # -- sandboxes of the first backend, which the SDK takes for those with a GPU
+
+    @unary
+    async def SecretGetOrCreate(self, asked: api.SecretGetOrCreateRequest) -> api.SecretGetOrCreateResponse:
+        if asked.deployment_name:
+            if asked.deployment_name not in self.world.secrets:
+                raise GRPCError(Status.NOT_FOUND, f"there is no secret {asked.deployment_name!r}")
+            return api.SecretGetOrCreateResponse(secret_id=f"st-{asked.deployment_name}")
+        secret_id = f"st-{len(self.world.secrets)}"
+        self.world.secrets[secret_id] = dict(asked.env_dict)
+        return api.SecretGetOrCreateResponse(secret_id=secret_id)
+
+    @unary
+    async def SandboxCreate(
+        self, asked: api.SandboxCreateRequest, stream: Stream[Any, Any]
+    ) -> api.SandboxCreateResponse:
+        env = {name: value for key in asked.definition.secret_ids for name, value in self.world.secrets[key].items()}
+        sources = [api.SecretSource(env=api.StringMap(contents=env))]
+        del asked.definition.secret_ids[:]
+        whole = api.SandboxCreateV2Request(
+            app_id=asked.app_id, definition=asked.definition, tags=asked.tags, secret_sources=sources
+        )
+        sandbox = await self._made(whole, stream, first=True)
+        return api.SandboxCreateResponse(sandbox_id=sandbox.id, metadata=sandbox.metadata)
+
+    @unary
+    async def TaskGetCommandRouterAccess(
+        self, asked: api.TaskGetCommandRouterAccessRequest
+    ) -> api.TaskGetCommandRouterAccessResponse:
+        self.world.find(asked.task_id)
+        return api.TaskGetCommandRouterAccessResponse(url=self.world.router_url, jwt=token())
+
+    SandboxWait = named("SandboxWait", SandboxWaitV2)
+    SandboxTerminate = named("SandboxTerminate", SandboxTerminateV2)
+    SandboxGetTaskId = named("SandboxGetTaskId", SandboxGetTaskIdV2)
+    SandboxTagsGet = named("SandboxTagsGet", SandboxTagsGetV2)
+    SandboxGetTunnels = named("SandboxGetTunnels", SandboxGetTunnelsV2)
+    SandboxCreateConnectToken = named("SandboxCreateConnectToken", SandboxCreateConnectTokenV2)
 
 
 def _tags(sandbox: Sandbox) -> list[api.SandboxTag]:

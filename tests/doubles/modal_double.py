@@ -119,10 +119,13 @@ class ModalDouble:
 
 
 def main() -> None:
-    """Serves a double until its input ends."""
+    """Serves a double until its input ends; fails where something was left, or called that it doesn't know."""
     with ModalDouble() as double:
         print(json.dumps(dict(double.env)), flush=True)
         sys.stdin.read()
+        world = double.world
+        wrong = [*world.control.unknown, *world.router.unknown, *(each.id for each in world.running())]
+    sys.exit(" ".join(wrong) or 0)
 
 
 if __name__ == "__main__":

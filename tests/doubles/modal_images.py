@@ -35,6 +35,7 @@ class Built:
     recipe: api.Image
     root: asyncio.Task[Root] | None = None
     log: list[str] = field(default_factory=list)
+    entrypoint: tuple[str, ...] = ()
 
 
 class Images:
@@ -71,12 +72,14 @@ class Images:
         self.builds += 1
         recipe = built.recipe
         bases = {each.docker_tag: await self.root(each.image_id) for each in recipe.base_images}
+        inherited = {each.docker_tag: self.known[each.image_id].entrypoint for each in recipe.base_images}
         dockerfile = parse_dockerfile("\n".join(recipe.dockerfile_commands) + "\n")
         stage = dockerfile.final
         if stage.base not in bases and stage.base not in BASES:
             built.log.append(f"{stage.base}: not found\n")
             raise BuildFailed(f"{stage.base}: not found")
         start = bases.get(stage.base, Root())
+        built.entrypoint = inherited.get(stage.base, ()) if stage.entrypoint is None else stage.entrypoint
         steps = [each for each in stage.instructions if each.keyword in ("RUN", "COPY", "ADD")]
         root = replace(start, env={**start.env, **stage.env}, workdir=stage.workdir or start.workdir)
         if not steps:

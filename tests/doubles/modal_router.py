@@ -9,7 +9,7 @@ from grpclib import GRPCError, Status
 from grpclib.server import Stream
 from modal_proto import task_command_router_grpc as router_grpc
 from modal_proto import task_command_router_pb2 as router
-from modal_wire import complete, only, streaming, unary
+from modal_wire import Fault, complete, only, streaming, unary
 from modal_world import Running, World
 
 
@@ -50,14 +50,17 @@ class Router(router_grpc.TaskCommandRouterBase):
         return router.TaskExecStartResponse()
 
     @streaming
-    async def TaskExecStdioRead(self, stream: Stream[Any, Any]) -> None:
+    async def TaskExecStdioRead(self, stream: Stream[Any, Any], fault: Fault) -> None:
         asked = await stream.recv_message()
         running = self._running(asked.task_id, asked.exec_id)
         fd = 1 if asked.file_descriptor == router.TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDOUT else 2
-        offset = asked.offset
+        offset, room = asked.offset, fault.cut
         while data := await running.read(fd, offset):
+            data = data if room is None else data[:room]
             await stream.send_message(router.TaskExecStdioReadResponse(data=data))
             offset += len(data)
+            if room is not None and (room := room - len(data)) == 0:
+                return
 
     @unary
     async def TaskExecWait(self, asked: router.TaskExecWaitRequest) -> router.TaskExecWaitResponse:
@@ -79,7 +82,7 @@ class Router(router_grpc.TaskCommandRouterBase):
         return router.TaskExecStdinWriteResponse()
 
     @streaming
-    async def TaskExecStdinWriteStream(self, stream: Stream[Any, Any]) -> None:
+    async def TaskExecStdinWriteStream(self, stream: Stream[Any, Any], fault: Fault) -> None:
         start = (await stream.recv_message()).start
         running, offset = self._running(start.task_id, start.exec_id), start.offset
         async for message in stream:
@@ -88,6 +91,8 @@ class Router(router_grpc.TaskCommandRouterBase):
                 break
             await running.feed(offset, message.data, eof=False)
             offset += len(message.data)
+            if fault.cut is not None and offset >= fault.cut:
+                return
         await stream.send_message(router.TaskExecStdinWriteStreamResponse())
 
     @unary

@@ -29,6 +29,7 @@ class Fault:
         retry_after: Seconds the answer says to wait.
         after: It does its work first, and only its answer is lost.
         delay: Seconds it takes longer; with ``status`` OK that is all.
+        cut: Bytes of a stream after which it breaks off.
     """
 
     status: Status = Status.OK
@@ -36,6 +37,7 @@ class Fault:
     retry_after: float | None = None
     after: bool = False
     delay: float = 0.0
+    cut: int | None = None
 
     def strike(self) -> None:
         """Raises what the fault is."""
@@ -74,12 +76,12 @@ class Faults:
 Handler = Callable[[Any, Any], Awaitable[Message]]
 
 
-def unary(work: Handler) -> Any:
+def unary(work: Handler, name: str = "") -> Any:
     """A method of one request and one answer."""
 
     async def method(service: Any, stream: Stream[Any, Any]) -> None:
         asked = await stream.recv_message()
-        fault: Fault = service.faults.take(work.__name__)
+        fault: Fault = service.faults.take(name or work.__name__)
         await asyncio.sleep(fault.delay)
         if not fault.after:
             fault.strike()
@@ -88,8 +90,14 @@ def unary(work: Handler) -> Any:
         fault.strike()
         await stream.send_message(answer)
 
-    method.__name__ = work.__name__
+    method.__name__ = name or work.__name__
+    method.work = work  # type: ignore[attr-defined]
     return method
+
+
+def named(name: str, method: Any) -> Any:
+    """The same method under another name, which is counted and can fail by itself."""
+    return unary(method.work, name)
 
 
 def _wants_stream(work: Handler) -> bool:
@@ -97,15 +105,15 @@ def _wants_stream(work: Handler) -> bool:
 
 
 def streaming(work: Any) -> Any:
-    """A method that reads or writes several messages; it fails before its work, or not at all."""
+    """A method that reads or writes several messages."""
 
     async def method(service: Any, stream: Stream[Any, Any]) -> None:
         fault: Fault = service.faults.take(work.__name__)
         await asyncio.sleep(fault.delay)
-        if not fault.after:
+        if not fault.after and fault.cut is None:
             fault.strike()
         service.admit(stream)
-        await work(service, stream)
+        await work(service, stream, fault)
         fault.strike()
 
     method.__name__ = work.__name__

@@ -158,9 +158,11 @@ class FileTool(Running):
 class Sandbox:
     """One sandbox."""
 
-    def __init__(self, app_id: str, asked: api.Sandbox, tags: Mapping[str, str], box: Box) -> None:
-        self.id = f"sb-{uuid.uuid4().hex[:26].upper()}"
-        self.task_id = f"ta-{self.id[3:]}V"
+    def __init__(self, app_id: str, asked: api.Sandbox, tags: Mapping[str, str], box: Box, *, first: bool) -> None:
+        number = uuid.uuid4().hex.upper()
+        # The SDK tells by these two for which backend a sandbox is.
+        self.id = f"sb-{number[:22]}" if first else f"sb-{number[:26]}"
+        self.task_id = f"ta-{number}" if first else f"ta-{number}V"
         self.app_id, self.asked, self.tags, self.box = app_id, asked, dict(tags), box
         self.created = time.time()
         self.result: api.GenericResult | None = None
@@ -213,6 +215,7 @@ class World:
         self.apps: dict[tuple[str, str], str] = {}
         self.sandboxes: dict[str, Sandbox] = {}
         self.created: dict[str, asyncio.Task[Sandbox]] = {}
+        self.secrets: dict[str, dict[str, str]] = {}
         self.images = Images()
         self.control, self.router = Faults(), Faults()
         self.url = self.router_url = ""
@@ -230,7 +233,7 @@ class World:
         found = [each for each in self.sandboxes.values() if each.result is None and wanted <= each.tags.items()]
         return sorted(found, key=lambda each: -each.created)
 
-    async def create(self, asked: api.SandboxCreateV2Request) -> Sandbox:
+    async def create(self, asked: api.SandboxCreateV2Request, *, first: bool) -> Sandbox:
         """Makes a sandbox and starts its main process."""
         if self.capacity is not None and len(self.running()) + self.starting >= self.capacity:
             raise GRPCError(Status.RESOURCE_EXHAUSTED, f"the workspace may run {self.capacity} sandboxes at once")
@@ -249,13 +252,14 @@ class World:
                 memory_mb=limits.memory_mb_max or None,
             )
             tags = {each.tag_name: each.tag_value for each in asked.tags}
-            sandbox = Sandbox(asked.app_id, definition, tags, box)
+            sandbox = Sandbox(asked.app_id, definition, tags, box, first=first)
             self.sandboxes[sandbox.id] = sandbox
             self.most = max(self.most, len(self.running()))
         finally:
             self.starting -= 1
         try:
-            main = await box.spawn(list(definition.entrypoint_args))
+            entrypoint = self.images.known[definition.image_id].entrypoint
+            main = await box.spawn([*entrypoint, *definition.entrypoint_args])
         except OSError:
             await sandbox.finish(Ended.GENERIC_STATUS_FAILURE, 127)
             return sandbox

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent_env_modal.failure import translated
+from agent_env_core.errors import ConfigError
+from agent_env_modal.failure import translated, words
 from agent_env_modal.settings import Settings
 
 if TYPE_CHECKING:
@@ -56,14 +58,21 @@ class Account:
         # A throttled call is reported at once, to be waited for where others that share the account wait too: the SDK
         # would wait inside of the call, without an end.
         os.environ.setdefault(THROTTLE_VARIABLE, "0")
+        if (wire := logging.getLogger("hpack")).level == logging.NOTSET:
+            wire.setLevel(logging.INFO)  # below that it logs every header, the credentials among them
         modal = await asyncio.to_thread(__import__, "modal")  # takes a second the first time
         settings = self._settings
         with translated("logging in"):
             client = await modal.Client.from_env.aio()
         with translated(f"looking for the app {settings.app!r}"):
-            app = await modal.App.lookup.aio(
-                settings.app, client=client, environment_name=settings.environment or None, create_if_missing=True
-            )
+            try:
+                app = await modal.App.lookup.aio(
+                    settings.app, client=client, environment_name=settings.environment or None, create_if_missing=True
+                )
+            except modal.exception.NotFoundError as exc:  # the app itself would be made
+                raise ConfigError(
+                    f"modal: environment={settings.environment!r}: {words(exc)}; `modal environment list` names them"
+                ) from exc
         return Opened(client, app)
 
     async def aclose(self) -> None:

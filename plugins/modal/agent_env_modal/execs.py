@@ -133,7 +133,7 @@ class Command:
     async def _follow(self, starting: asyncio.Task[ContainerProcess[bytes]]) -> int:
         """Reads what it writes and gives it what it reads, until it has ended; its exit code."""
         process = await asyncio.shield(starting)
-        feeding = asyncio.create_task(self._feed(process))
+        feeding = asyncio.create_task(self._feed(process, self._stdin))
         try:
             with translated("running a command"):
                 async with asyncio.TaskGroup() as group:
@@ -148,9 +148,10 @@ class Command:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
 
-    async def _feed(self, process: ContainerProcess[bytes]) -> None:
+    async def _feed(self, process: ContainerProcess[bytes], data: bytes | None) -> None:
         """Gives it all its input; a command may end without having read it, which is then no error."""
-        data = self._stdin or b""
+        if data is None:
+            return  # the shell has closed it
         for start in range(0, len(data), _CHUNK):
             process.stdin.write(data[start : start + _CHUNK])
             await process.stdin.drain.aio()

@@ -10,10 +10,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from agent_env_core.errors import ImageError
+from agent_env_core.errors import ConfigError, ImageError
 from agent_env_core.sandbox.contract import Image
 from agent_env_modal.account import Opened
-from agent_env_modal.failure import translate
+from agent_env_modal.failure import translate, words
 from agent_env_modal.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class Images:
             error = translate(exc, f"building {what}")
             tail = await self._tail(opened, exc.image_id)
             raise type(error)(f"{error}; its last output:\n{tail}" if tail else str(error)) from exc
+        except modal.exception.NotFoundError as exc:  # a secret is the only thing that is looked up
+            raise ConfigError(f"modal: registry_secret={self._settings.registry_secret!r}: {words(exc)}") from exc
         except Exception as exc:
             raise translate(exc, f"building {what}") from exc
         logger.info("modal: %s is the image %s", what, built.object_id)
