@@ -35,7 +35,7 @@ ALLOW_VARIABLE = "AGENT_ENV_PLUGINS"
 
 #: Names of ours that may not be installed yet, and the extra that brings each.
 OUR_EXTRAS: Mapping[str, str] = {
-    "docker": "docker", "process": "process", "modal": "modal", "grpo": "trl", "async_grpo": "trl-async",
+    "docker": "docker", "process": "process", "modal": "modal", "e2b": "e2b", "grpo": "trl", "async_grpo": "trl-async",
 }  # fmt: skip
 
 LISTED = 12
