@@ -61,6 +61,22 @@ def counter_bundle() -> Path:
     return ROOT / "tests" / "bundles" / "counter"
 
 
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an untrained Qwen3 of some thousand parameters that knows bytes; its context has 4096 tokens."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT))
+        from examples.train_gridsim.model import build_model, build_tokenizer
+    tokenizer = build_tokenizer([])
+    tokenizer.model_max_length = 4096
+    model = build_model(tokenizer, hidden=32, layers=1)
+    model.config.max_position_embeddings = 4096
+    folder = tmp_path_factory.mktemp("model")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
 def tutorial_bundle(tmp_path: Path) -> Path:
     """The bundle that ``docs/writing-a-bundle.md`` builds, written out as a folder: one env, ``keeper``, two tasks."""
