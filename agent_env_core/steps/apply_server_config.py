@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -14,6 +14,9 @@ from agent_env_core.errors import EpisodeError
 from agent_env_core.hookspecs import hookimpl
 from agent_env_core.steps.base import TaskStep
 from agent_env_core.steps.context import RunContext
+
+if TYPE_CHECKING:
+    from agent_env_core.bundle import Bundle
 
 EVERY = "*"
 
@@ -63,6 +66,19 @@ class ApplyServerConfig(TaskStep):
     directives: list[Directive] = Field(min_length=1)
     timeout_seconds: float = Field(default=30, gt=0, allow_inf_nan=False)
     tolerate_unadvertised: bool = False
+
+    def misfits(self, bundle: Bundle) -> list[str]:
+        """Servers that the env hasn't, where that is no matter of its card alone."""
+        env = bundle.envs.get(self.env_id)
+        if env is None or self.tolerate_unadvertised or not self.fail_task_on_error:
+            return []
+        names = [server.environment_name for server in env.servers]
+        asked = [directive.server for directive in self.directives]
+        return [
+            f"directives.{at}: the env {env.name!r} has no server {name!r}; it has: {', '.join(names)}"
+            for at, name in enumerate(asked)
+            if name not in (EVERY, *names)
+        ]
 
     async def run(self, run: RunContext) -> None:
         """Makes the calls; the first one that fails ends the step."""

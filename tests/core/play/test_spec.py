@@ -54,6 +54,28 @@ def test_system_prompts_stay_in_force_until_another_comes(task: Callable[..., Ta
     assert [p.system_prompt for p in spec.prompts] == ["Old.", "Old.", "New.", "New."]
 
 
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({}, True),
+        ({"service": "*"}, False),
+        ({"service": "counter"}, False),
+        ({"tolerate_unadvertised": True}, False),
+        ({"fail_task_on_error": False}, False),
+    ],
+)
+def test_a_directive_to_a_server_that_the_env_has_not(bundle: Bundle, task: Any, fields: dict[str, Any], refused: bool):
+    (env_id,) = bundle.envs
+    directive = {"service": fields.pop("service", "quay"), "uri": "u"}
+    made = task(load={"env_id": env_id, "directives": [directive], **fields})
+    told = refusals(made) if refused else list(EpisodeSpec.from_task(made).trainer_agents)
+    assert told == (
+        ["tasks/t.json:load: directives.0: the env 'counter' has no server 'quay'; it has: counter"]
+        if refused
+        else ["default-agent"]
+    )
+
+
 def test_seeds_fill_every_text(task: Callable[..., Task]):
     made = task(
         play={"prompt": "Reach <goal>, <name>; <other>."},
