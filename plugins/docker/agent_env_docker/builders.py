@@ -10,7 +10,7 @@ from functools import cache
 
 from agent_env_core.errors import ConfigError
 
-AUTO, BUILDKIT, CLASSIC = "auto", "buildkit", "classic"
+BUILDKIT, CLASSIC = "buildkit", "classic"
 _LAST_BUILT_IN = 22
 """The last version of the ``docker`` command that brought BuildKit along; later ones have a plugin for it."""
 _SECONDS = 10
@@ -37,10 +37,8 @@ def choose(wanted: str) -> Builder:
     """The builder that the setting ``builder`` means here.
 
     Raises:
-        ConfigError: There is no such builder, or no BuildKit.
+        ConfigError: There is no BuildKit.
     """
-    if wanted not in (AUTO, BUILDKIT, CLASSIC):
-        raise ConfigError(f"docker: builder={wanted!r} must be one of {AUTO}, {BUILDKIT}, {CLASSIC}")
     found = None if wanted == CLASSIC else _buildkit()
     if found is None and wanted == BUILDKIT:
         raise ConfigError(

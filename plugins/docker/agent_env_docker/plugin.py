@@ -7,13 +7,18 @@ from typing import Any
 
 from agent_env_core.hookspecs import hookimpl
 from agent_env_core.sandbox.contract import SandboxProvider
+from agent_env_docker.settings import Settings
 
 
-def _docker(config: Mapping[str, Any]) -> SandboxProvider:
-    from agent_env_docker.provider import DockerProvider
-    from agent_env_docker.settings import Settings
+class _Factory:
+    """Makes the provider; ``agent-env sandbox show docker`` prints the table of its settings."""
 
-    return DockerProvider(Settings.from_config(config))
+    settings_model = Settings
+
+    def __call__(self, config: Mapping[str, Any]) -> SandboxProvider:
+        from agent_env_docker.provider import DockerProvider
+
+        return DockerProvider(Settings.read("docker", config))
 
 
 @hookimpl
@@ -21,4 +26,4 @@ def agent_env_sandbox_providers(
     register: Callable[[str, Callable[[Mapping[str, Any]], SandboxProvider]], None],
 ) -> None:
     """Registers ``docker``."""
-    register("docker", _docker)
+    register("docker", _Factory())

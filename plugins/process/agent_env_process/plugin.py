@@ -34,9 +34,21 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_env_core import hookimpl
+from agent_env_process.settings import Settings
 
 if TYPE_CHECKING:
     from agent_env_core.sandbox.contract import SandboxProvider
+
+
+class _Factory:
+    """Makes the provider; ``agent-env sandbox show process`` prints the table of its settings."""
+
+    settings_model = Settings
+
+    def __call__(self, config: Mapping[str, Any]) -> SandboxProvider:
+        from agent_env_process.provider import ProcessProvider
+
+        return ProcessProvider(config)
 
 
 @hookimpl
@@ -44,6 +56,4 @@ def agent_env_sandbox_providers(
     register: Callable[[str, Callable[[Mapping[str, Any]], SandboxProvider]], None],
 ) -> None:
     """Registers ``process``."""
-    from agent_env_process.provider import ProcessProvider
-
-    register("process", ProcessProvider)
+    register("process", _Factory())

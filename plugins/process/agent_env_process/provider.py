@@ -45,7 +45,7 @@ class ProcessProvider:
     """
 
     def __init__(self, config: Mapping[str, object] | None = None) -> None:
-        self.settings = Settings.from_config(config or {})
+        self.settings = Settings.read(NAME, config or {})
         self._isolation = choose(self.settings.isolation)
         self._cache = ImageCache(self.settings.cache_dir)
         self._state = State(self.settings.state_dir)

@@ -358,4 +358,4 @@ async def test_creating_takes_milliseconds(create):
 def test_nothing_heavy_is_imported_with_the_plugin():
     code = "import sys, agent_env_process.plugin; print([m for m in sys.modules if m.startswith('agent_env_process.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "['agent_env_process.plugin']\n"
+    assert done.stdout == "['agent_env_process.settings', 'agent_env_process.plugin']\n"
