@@ -243,7 +243,9 @@ class Control(api_grpc.ModalClientBase):
         if asked.deployment_name:
             if asked.deployment_name not in self.world.secrets:
                 raise GRPCError(Status.NOT_FOUND, f"there is no secret {asked.deployment_name!r}")
-            return api.SecretGetOrCreateResponse(secret_id=f"st-{asked.deployment_name}")
+            keys = self.world.secrets[asked.deployment_name]
+            metadata = api.SecretMetadata(name=asked.deployment_name, keys=keys)
+            return api.SecretGetOrCreateResponse(secret_id=f"st-{asked.deployment_name}", metadata=metadata)
         secret_id = f"st-{len(self.world.secrets)}"
         self.world.secrets[secret_id] = dict(asked.env_dict)
         return api.SecretGetOrCreateResponse(secret_id=secret_id)

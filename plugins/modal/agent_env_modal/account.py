@@ -6,16 +6,31 @@ import asyncio
 import logging
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_env_core.errors import ConfigError
-from agent_env_modal.failure import translated, words
+from agent_env_modal.failure import LOG_IN, translated, words
 from agent_env_modal.settings import Settings
 
 if TYPE_CHECKING:
     import modal
 
 THROTTLE_VARIABLE = "MODAL_MAX_THROTTLE_WAIT"
+
+
+_CREDENTIALS = ("MODAL_TOKEN_ID", "MODAL_OAUTH_CLIENT_ID", "MODAL_IS_REMOTE")
+
+
+def require_credentials() -> None:
+    """Refuses at once where the SDK can't find any credentials; whether they are good, the service says later.
+
+    Raises:
+        ConfigError: There are neither variables nor a file.
+    """
+    file = Path(os.environ.get("MODAL_CONFIG_PATH") or Path.home() / ".modal.toml")
+    if not any(os.environ.get(name) for name in _CREDENTIALS) and not file.is_file():
+        raise ConfigError(f"modal: there are no credentials: MODAL_TOKEN_ID isn't set, and no file {file}; {LOG_IN}")
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,12 @@ class _Factory:
     settings_model = Settings
 
     def __call__(self, config: Mapping[str, Any]) -> SandboxProvider:
+        from agent_env_modal.account import require_credentials
         from agent_env_modal.provider import ModalProvider
 
-        return ModalProvider(Settings.read("modal", config))
+        settings = Settings.read("modal", config)
+        require_credentials()
+        return ModalProvider(settings)
 
 
 @hookimpl

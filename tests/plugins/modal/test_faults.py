@@ -16,9 +16,10 @@ from agent_env_modal.settings import Settings
 from grpclib import Status
 from modal import exception as sdk
 from modal_double import ModalDouble
-from modal_wire import Fault
+from modal_wire import EVERY, Fault
 
 from agent_env_core.errors import Busy, ConfigError, Gone, ImageError, SandboxError, Unavailable, Unsupported
+from agent_env_core.sandbox.choose import start_host
 from agent_env_core.sandbox.contract import Image, SandboxSpec
 from agent_env_core.sandbox.host import SandboxHost
 
@@ -157,7 +158,8 @@ async def test_gone_says_how_it_ended(provider: ModalProvider, double: ModalDoub
     ("env", "says"),
     [
         ({"MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""}, "modal token new"),
-        ({"MODAL_TOKEN_ID": "ak-other"}, "MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"),
+        ({"MODAL_TOKEN_SECRET": ""}, "Token missing"),
+        ({"MODAL_TOKEN_ID": "ak-other"}, "Token ID is malformed or unknown"),
     ],
 )
 def test_credentials_that_are_missing_or_refused_are_told_in_one_line(
@@ -169,9 +171,9 @@ def test_credentials_that_are_missing_or_refused_are_told_in_one_line(
         "from agent_env_core.errors import ConfigError\n"
         "from agent_env_core.plugins import plugins\n"
         "from agent_env_core.sandbox.contract import SandboxSpec\n"
-        "provider = plugins().sandbox_provider('modal')({})\n"
         "async def main():\n"
         "    try:\n"
+        "        provider = plugins().sandbox_provider('modal')({})\n"
         "        await provider.create(SandboxSpec(image='im-1', ttl=60))\n"
         "    except ConfigError as exc:\n"
         "        print(exc)\n"
@@ -188,14 +190,24 @@ def test_credentials_that_are_missing_or_refused_are_told_in_one_line(
 
 
 def test_looking_at_a_provider_needs_no_account() -> None:
-    """Neither the SDK is imported nor anybody asked until something is made."""
+    """Neither is the SDK imported nor anybody asked until something is made."""
     script = (
         "import sys\n"
         "from agent_env_core.plugins import plugins\n"
         "assert plugins().sandbox_provider('modal')({}).capabilities.gpu\n"
         "assert 'modal' not in sys.modules and 'grpclib' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "MODAL_TOKEN_ID": "ak-any"})
+
+
+async def test_an_account_that_cant_be_used_is_passed_by_with_its_reason(double: ModalDouble) -> None:
+    double.world.control.always[EVERY] = Fault(Status.UNAUTHENTICATED, "unknown token")
+    told: list[str] = []
+    host = await start_host("modal,process", on_progress=told.append)
+    assert host.provider.name == "process"
+    assert "no sandboxes from modal: modal: " in told[0]
+    assert "modal token new" in told[0]
+    await host.aclose()
 
 
 # -- accounts with limits

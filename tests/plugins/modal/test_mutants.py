@@ -78,7 +78,9 @@ def mutant(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         del sys.modules[module]
 
 
-async def outcome(provider: Any, check: str, folder: Path, double: ModalDouble) -> Exception | None:
+async def outcome(
+    provider: Any, check: str, folder: Path, double: ModalDouble, limit: float = LIMIT
+) -> Exception | None:
     """What a check says of a provider."""
     (base := folder / "base").mkdir()
     (kit := folder / "kit").mkdir()
@@ -97,7 +99,7 @@ async def outcome(provider: Any, check: str, folder: Path, double: ModalDouble) 
 
     tested = Target(provider, image, "python:3.11-slim", faults={"evicted": evicted})
     try:
-        await perform(CHECK[check], Trial(tested, kit, CHECK[check].boxes), LIMIT)
+        await perform(CHECK[check], Trial(tested, kit, CHECK[check].boxes), limit)
     except Skipped as exc:
         pytest.fail(f"the check didn't apply: {exc}")
     except Exception as exc:
@@ -120,4 +122,4 @@ async def test_a_mutant_is_caught(mutant: Any, check: str, tmp_path: Path, doubl
 
 @pytest.mark.parametrize("mutant", [("provider.py", "", "")], indirect=True)
 async def test_a_mutant_without_a_mutation_is_not(mutant: Any, tmp_path: Path, double: ModalDouble) -> None:
-    assert await outcome(mutant, "exec_feeds_bytes_that_are_no_text", tmp_path, double) is None
+    assert await outcome(mutant, "exec_feeds_bytes_that_are_no_text", tmp_path, double, 60) is None

@@ -164,8 +164,11 @@ async def test_a_private_registry_is_opened_by_a_secret_of_the_account(double: M
     provider = ModalProvider(Settings(registry_secret="mine"))
     with pytest.raises(ConfigError, match="'mine'"):
         await provider.prepare(BASE)
-    double.world.secrets["mine"] = {}
-    assert await provider.prepare(BASE)
+    double.world.secrets["mine"] = {"REGISTRY_USERNAME": "me", "REGISTRY_PASSWORD": "pw"}
+    prepared = await provider.prepare(Image(ref="python:3.12-slim"))
+    recipes = [each.recipe.image_registry_config.secret_id for each in double.world.images.known.values()]
+    assert prepared in double.world.images.known
+    assert "st-mine" in recipes
     await provider.aclose()
 
 

@@ -45,11 +45,16 @@ def test_gridsim_is_played_and_trained_on_modal(
     gridsim_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
+    import torch
+
+    torch.set_num_threads(1)
     from examples.train_gridsim import episodes, gridsim, grpo, model
     from examples.train_gridsim.settings import Settings
 
-    settings = Settings(sandbox="modal", out=tmp_path, grpo_steps=1, rollouts=4, generations=2)
-    with AgentEnv.local(gridsim_bundle, split="train", sandbox="modal", max_concurrent_envs=5) as env:
+    settings = Settings(
+        sandbox="modal", out=tmp_path, grpo_steps=1, rollouts=2, generations=2, max_completion_length=32
+    )
+    with AgentEnv.local(gridsim_bundle, split="train", sandbox="modal", max_concurrent_envs=3) as env:
         environment = env.factory()
         environment.reset(**env.dataset[0])
         assert json.loads(environment.submit_schedule(actions=[0] * 24))["submitted"]
