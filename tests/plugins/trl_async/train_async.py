@@ -1,7 +1,8 @@
-"""A script as a user writes it, with AsyncGRPO: four runs, one after another, each told of in a line of JSON.
+"""A script as a user writes it, with AsyncGRPO: runs one after another, each told of in a line of JSON.
 
-Usage: ``train_async.py FOLDER BUNDLE FULL_BUNDLE [VLLM_URL COMMAND...]``. FULL_BUNDLE has a second toolset. COMMAND
-serves the model, whose folder is added to it; without one the double does. The rollout process imports this again.
+Usage: ``train_async.py RUNS FOLDER BUNDLE [VLLM_URL COMMAND...]``. RUNS are ``trains``, ``capacity``, ``killed``, and
+``foreign`` for a bundle with a second toolset, with commas. COMMAND serves the model, whose folder is added to it;
+without one the double does. The rollout process imports this again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-FOLDER, BUNDLE, FULL_BUNDLE, *SERVER = sys.argv[1:]
+RUNS, FOLDER, BUNDLE, *SERVER = sys.argv[1:]
 MODEL = str(Path(FOLDER, "model"))
 
 
@@ -43,8 +44,8 @@ def trainer(url: str, dataset: Any, factory: Any, **settings: Any) -> Any:
     stand_ins.before_the_trainer_is_made()
     args = {
         "output_dir": str(Path(FOLDER, "out")), "use_cpu": True, "bf16": False, "gradient_checkpointing": False,
-        "per_device_train_batch_size": 8, "num_generations": 8, "max_steps": 4, "learning_rate": 1e-2,
-        "max_completion_length": 64, "max_tool_calling_iterations": 3, "max_inflight_tasks": 8, "max_staleness": 2,
+        "per_device_train_batch_size": 8, "num_generations": 8, "max_steps": 4, "learning_rate": 1e-3,
+        "max_completion_length": 16, "max_tool_calling_iterations": 3, "max_inflight_tasks": 8, "max_staleness": 2,
         "vllm_server_base_url": url, "vllm_server_timeout": 30, "request_timeout": 60, "report_to": "none",
         "save_strategy": "no", "disable_tqdm": True, "token_budget": -1,
     }  # fmt: skip
@@ -53,7 +54,7 @@ def trainer(url: str, dataset: Any, factory: Any, **settings: Any) -> Any:
         args=AsyncGRPOConfig(**{**args, **settings}),
         train_dataset=dataset,
         environment_factory=factory,
-        peft_config=LoraConfig(r=4, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
+        peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"),
     )
     stand_ins.after_the_trainer_is_made()
     return made
@@ -67,6 +68,13 @@ def forget_adapters(url: str) -> None:
         if model.get("parent"):
             requests.post(f"{url}/v1/unload_lora_adapter", json={"lora_name": model["id"]}, timeout=10)
     requests.post(f"{url}/resume", timeout=10)  # a run that is broken off may leave it paused
+
+
+def with_a_task_that_fails(rows: Any) -> Any:
+    """The rows, and one that the server can't play."""
+    from datasets import concatenate_datasets
+
+    return concatenate_datasets([rows.select([0]), rows.select([0]).map(lambda row: {"task_id": "gone"}), rows])
 
 
 def run(name: str, url: str, *made: Any, **settings: Any) -> None:
@@ -85,7 +93,7 @@ def run(name: str, url: str, *made: Any, **settings: Any) -> None:
             os.kill(rollouts.pid, signal.SIGKILL)
 
     training = trainer(url, *made, **settings)
-    if name == "killed":
+    if name == "killed":  # once the rollouts are on their way
         training.add_callback(Kill)
     error: Exception | None = None
     try:
@@ -104,21 +112,28 @@ def run(name: str, url: str, *made: Any, **settings: Any) -> None:
 
 
 def main() -> None:
-    """Trains; then three runs that must end."""
+    """Trains, in each of the ways that were asked for."""
     import tiny
     import torch
     from agent_env.training.trl import AgentEnv
 
     torch.set_num_threads(1)
-    limit = {"sandbox": "process", "max_concurrent_envs": 8}
-    with AgentEnv.local(BUNDLE, split="train", **limit) as env, AgentEnv.local(FULL_BUNDLE, **limit) as full:
-        tiny.make(MODEL, env.factory, env.dataset["prompt"])
-        others = full.dataset.filter(lambda row: row["environment"] != "counter").remove_columns("environment")
+    with AgentEnv.local(BUNDLE, split="train", sandbox="process", max_concurrent_envs=8) as env:
+        factory = env.factory["counter"] if isinstance(env.factory, dict) else env.factory
+        tiny.make(MODEL, factory, env.dataset["prompt"])
         with vllm() as url:
-            run("trains", url, env.dataset, env.factory)
-            run("capacity", url, env.dataset, env.factory, max_inflight_tasks=10)
-            run("foreign", url, others, full.factory["counter"])
-            run("killed", url, env.dataset, env.factory, max_steps=1000)
+            for name in RUNS.split(","):
+                rows, settings = env.dataset, {"max_steps": 4}
+                if name == "trains":
+                    rows = with_a_task_that_fails(env.dataset)
+                elif name == "capacity":
+                    settings = {"max_inflight_tasks": 10}
+                elif name == "foreign":
+                    rows = env.dataset_for("eval").filter(lambda row: row["environment"] != "counter")
+                elif name == "killed":
+                    settings = {"max_steps": 1000}
+                columns = [column for column in rows.column_names if column != "environment"]
+                run(name, url, rows.select_columns(columns), factory, **settings)
 
 
 if __name__ == "__main__":

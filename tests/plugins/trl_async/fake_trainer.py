@@ -1,0 +1,96 @@
+"""TRL's asynchronous trainer as far as its ends go: a spawned process, and a ``stop`` that waits for it to wake up.
+
+Usage: ``fake_trainer.py WAY``: ``raises``, ``killed``, ``ends``, ``terminated``, ``thread``. It says how it ended.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from types import FunctionType
+from typing import Any
+
+from agent_env_trl.factory import environment_class
+
+from agent_env_core.client import Toolset
+
+
+def rollouts(factory: bytes, way: str, ready: Any, stop: Any) -> None:
+    """The rollout process."""
+    environment = pickle.loads(factory)()
+    threading.Thread(target=stop.wait, daemon=True).start()
+    if way in ("raises", "thread"):
+        assert environment.reset(prompt=[]) is None  # such a row raises, and not here
+        assert environment.reset(split="train", index=0) is None
+        assert environment.get_reward() is None
+    ready.set()
+    if way == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    stop.wait()
+
+
+class Trainer:
+    """Trains nothing, for ``seconds``."""
+
+    def __init__(self, way: str, factory: type, seconds: float) -> None:
+        self.way, self.factory, self.seconds = way, factory, seconds
+        self.stop_event, self.ready = (multiprocessing.get_context("spawn").Event() for _ in range(2))
+
+    def train(self) -> None:
+        """What hangs for ever when the rollout process is dead."""
+        arguments = (pickle.dumps(self.factory), self.way, self.ready, self.stop_event)
+        self.process = multiprocessing.get_context("spawn").Process(target=rollouts, args=arguments, daemon=True)
+        self.process.start()
+        try:
+            self.ready.wait()
+            if self.way == "terminated":  # by the trainer, as a worker that doesn't listen
+                return
+            deadline = time.monotonic() + self.seconds
+            while time.monotonic() < deadline:
+                time.sleep(0.05)
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Ends the rollout process."""
+        if self.way == "terminated":
+            self.process.terminate()
+        else:
+            self.stop_event.set()
+        self.process.join()
+
+
+def main() -> None:
+    """Trains once."""
+    (way,) = sys.argv[1:]
+    tool = {"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {}}}
+    factory = environment_class(
+        Toolset("counter", "abc", (tool,)), name="counter", url="http://host", tool_timeout=60, reset_timeout=600,
+        combine=None,
+    )  # fmt: skip
+    for name in ("train", "stop"):  # the watch knows the trainer's frames by their modules
+        code = vars(Trainer)[name].__code__
+        setattr(Trainer, name, FunctionType(code, {**globals(), "__name__": "trl.trainer"}))
+    trainer = Trainer(way, factory, 60 if way in ("raises", "killed") else 2)
+    try:
+        if way == "thread":
+            thread = threading.Thread(target=trainer.train)
+            thread.start()
+            thread.join()
+        else:
+            trainer.train()
+    except Exception as exc:
+        print(f"{type(exc).__name__}: {exc}", *getattr(exc, "__notes__", []), sep="\n")
+    else:
+        print("ended")
+    time.sleep(2)  # whatever came late would come now
+    print("fine")
+
+
+if __name__ == "__main__":
+    main()
