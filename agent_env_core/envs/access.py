@@ -62,6 +62,16 @@ class ToolAccess:
             "allowed": sorted(name for name, disabled in own.items() if not disabled),
         }
 
+    def copy(self) -> ToolAccess:
+        """The rules as they are, which later changes don't touch."""
+        made = ToolAccess()
+        made.restore(self)
+        return made
+
+    def restore(self, other: ToolAccess) -> None:
+        """Takes over the rules of another."""
+        self._disabled = {role: dict(rules) for role, rules in other._disabled.items()}
+
     def _set(self, role: str, tool: str, disabled: bool) -> None:
         if role == ANY and tool == ANY:
             self._disabled = {ANY: {ANY: disabled}}

@@ -8,7 +8,7 @@ about agents, don't bind them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -175,6 +175,17 @@ class Triggers:
         for trigger in triggers:
             self._armed.setdefault(trigger.id, _Armed(trigger))
 
+    async def remove(self, ids: Collection[str]) -> None:
+        """Takes triggers away, whatever they have done so far, and ends what they do now."""
+        for trigger_id in ids:
+            self._armed.pop(trigger_id, None)
+        firing = [task for task in self._running if task.get_name() in {_task_name(one) for one in ids}]
+        for task in firing:
+            task.cancel()
+        await asyncio.gather(*firing, return_exceptions=True)
+        if not self._armed:
+            self.watched = None
+
     async def after_call(
         self, role: str | None, tool: str, arguments: Mapping[str, Any], result: ToolResult, *, at_most: float
     ) -> None:
@@ -201,7 +212,7 @@ class Triggers:
             if not all(holds(condition, look_up(facts, path)) for path, condition in when.where.items()):
                 continue
             armed.state = "firing"
-            task = asyncio.create_task(self._fire(armed, facts, tool, role), name=f"trigger {armed.trigger.id}")
+            task = asyncio.create_task(self._fire(armed, facts, tool, role), name=_task_name(armed.trigger.id))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
             if barrier is not None:
@@ -245,6 +256,10 @@ class Triggers:
             result = await self.call_tool(act.tool, arguments, act.role_as)
         kept = {"type": act.type, "tool": act.tool, "args": arguments}
         return {**kept, "ok": not result.is_error, "text": result.text[:MAX_KEPT]}
+
+
+def _task_name(trigger_id: str) -> str:
+    return f"trigger {trigger_id}"
 
 
 def _may_fire(armed: _Armed) -> bool:

@@ -36,6 +36,7 @@ class Bash:
 
     def __init__(self, placed: PlacedSandbox) -> None:
         self._placed = placed
+        self._used = False
 
     async def call(self, arguments: Mapping[str, Any] | None, timeout: float) -> ToolResult:
         """Runs a command; one that fails, or takes too long and is ended for it, is a result.
@@ -57,7 +58,8 @@ class Bash:
                 raise ValueError(f"it has {size} bytes, and {MAX_COMMAND} may be; write long files piece by piece")
         except ValueError as exc:
             return failed("refused", f"the command can't be run: {exc}")
-        self._placed.played = True
+        self._placed.turns += not self._used
+        self._used = True
         limit = min(timeout, LONGEST)
         try:
             done = await shell(self._placed, command, env={MARK: self._placed.mark}, timeout=limit)

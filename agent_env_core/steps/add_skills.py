@@ -80,18 +80,29 @@ class AddSkills(TaskStep):
     async def run(self, run: RunContext) -> None:
         """Puts them there."""
         agent = run.agent(self.agent_name)
+        run.before[self.id] = agent.skills
         for skill in self.skills:
             if skill.skill_artifact_id is not None:
                 found = run.bundle.skills[skill.skill_artifact_id]
                 files = entity_files(run.bundle, found.id)
-                await give_skill(agent, skill.name or found.name, skill.description or found.description, files)
+                await give_skill(
+                    agent, skill.name or found.name, skill.description or found.description, files, self.id
+                )
             else:
                 text = skill.body or ""
                 files = (File(SKILL_FILE, text.encode()),)
-                await give_skill(agent, skill.name or "", skill.description or description_of(text), files)
+                await give_skill(agent, skill.name or "", skill.description or description_of(text), files, self.id)
         for tree in self.file_artifact_universe_ids:
             name = run.bundle.artifacts[tree].name
-            await put_files(run.agent_sandbox(self.agent_name), f"{FOLDER}/{name}", entity_files(run.bundle, tree))
+            await put_files(
+                run.agent_sandbox(self.agent_name), f"{FOLDER}/{name}", entity_files(run.bundle, tree), self.id
+            )
+
+    async def undo(self, run: RunContext) -> None:
+        """Takes them away from what its turns tell; the files stay until they are overwritten."""
+        if self.id in run.before and self.agent_name in run.agents:
+            run.agents[self.agent_name].skills = run.before.pop(self.id)
+        run.places.forget_loads(self.id)
 
 
 @hookimpl

@@ -79,6 +79,7 @@ class CollectArtifacts(TaskStep):
     async def undo(self, run: RunContext) -> None:
         """Forgets them."""
         run.collected.pop(self.id, None)
+        run.forget("collected_artifacts", self.id)
 
 
 @hookimpl

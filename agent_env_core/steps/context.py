@@ -173,6 +173,7 @@ class RunContext:
         places: The sandboxes that steps act in, beside those of envs, and the means to make more.
         collected: Files that were taken out of sandboxes, by the step that did.
         script_results: What ``run_code`` steps returned, by ``result_id``.
+        before: How what a step changed was before it did, by the step's id, for steps that take it back.
     """
 
     episode_id: str
@@ -194,6 +195,7 @@ class RunContext:
     places: Places = field(default_factory=Places)
     collected: dict[str, tuple[File, ...]] = field(default_factory=dict)
     script_results: dict[str, Any] = field(default_factory=dict)
+    before: dict[str, Any] = field(default_factory=dict)
 
     @property
     def sandboxes(self) -> dict[str, PlacedSandbox]:
@@ -261,6 +263,11 @@ class RunContext:
     def note(self, key: str, entry: dict[str, Any]) -> None:
         """Adds to a list of :attr:`metadata`."""
         self.metadata.setdefault(key, []).append(entry)
+
+    def forget(self, key: str, step_id: str) -> None:
+        """Takes back what a step noted in a list of :attr:`metadata`."""
+        if key in self.metadata:
+            self.metadata[key] = [entry for entry in self.metadata[key] if entry.get("step_id") != step_id]
 
     def agent_sandbox(self, name: str) -> PlacedSandbox:
         """Where an agent works.

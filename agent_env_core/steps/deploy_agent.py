@@ -118,7 +118,7 @@ class DeployAgent(PlacingStep):
         for skill in self.skills:
             text = skill.text
             files = [File(SKILL_FILE, text.encode())]
-            await give_skill(agent, skill.name, skill.description or description_of(text), files)
+            await give_skill(agent, skill.name, skill.description or description_of(text), files, self.id)
         run.agents[self.agent_name] = agent
 
     async def _sandbox(self, run: RunContext) -> PlacedSandbox | None:
@@ -135,6 +135,7 @@ class DeployAgent(PlacingStep):
     async def undo(self, run: RunContext) -> None:
         """Takes the agent out of its place, and ends a sandbox of its own."""
         run.agents.pop(self.agent_name, None)
+        run.places.forget_loads(self.id)
         await run.places.end(self._place)
 
 

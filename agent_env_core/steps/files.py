@@ -148,7 +148,7 @@ def inner(path: str, owner: str) -> str:
 # -- moving
 
 
-async def put_files(placed: PlacedSandbox, destination: str, files: Sequence[File], *, again: bool = False) -> None:
+async def put_files(placed: PlacedSandbox, destination: str, files: Sequence[File], step_id: str) -> None:
     """Puts files below a folder of a sandbox, in place of what is there under their names.
 
     They are remembered in :attr:`PlacedSandbox.loads`, so that they can be put there once more: into a fresh sandbox,
@@ -158,7 +158,7 @@ async def put_files(placed: PlacedSandbox, destination: str, files: Sequence[Fil
         placed: The sandbox.
         destination: An absolute path; made where it doesn't exist.
         files: What to put there.
-        again: They come from there, so they aren't remembered another time.
+        step_id: The step that does.
 
     Raises:
         EpisodeError: They can't be put there.
@@ -166,10 +166,14 @@ async def put_files(placed: PlacedSandbox, destination: str, files: Sequence[Fil
     """
     if not destination.startswith("/"):
         raise EpisodeError("setup", f"destination_path={destination!r} must be an absolute path")
+    placed.loads.append(Load(destination, tuple(files), placed.turns, step_id))
+    await write_files(placed, destination, files)
+
+
+async def write_files(placed: PlacedSandbox, destination: str, files: Sequence[File]) -> None:
+    """Does what :func:`put_files` does, and remembers nothing."""
     await as_seen_inside(placed, destination)
-    if not again:
-        placed.loads.append(Load(destination, tuple(files), placed.played))
-    if placed.played:
+    if placed.turns:
         paths = [posixpath.join(destination, file.path) for file in files]
         await placed.sandbox.exec(["sh", "-c", _CLEAR, "sh", destination, *paths], timeout=COPY_SECONDS)
     try:
@@ -181,11 +185,10 @@ async def put_files(placed: PlacedSandbox, destination: str, files: Sequence[Fil
         raise EpisodeError("setup", f"{destination} in the sandbox {placed.name!r} can't be written: {exc}") from exc
 
 
-async def put_again(placed: PlacedSandbox, *, after_turn: bool) -> None:
-    """Puts what was loaded before, or after, an agent was at work, there again."""
-    for load in list(placed.loads):
-        if load.after_turn is after_turn:
-            await put_files(placed, load.destination, load.files, again=True)
+async def put_again(placed: PlacedSandbox, loads: Iterable[Load]) -> None:
+    """Puts what was loaded there again, or into another sandbox."""
+    for load in loads:
+        await write_files(placed, load.destination, load.files)
 
 
 async def _put_archive(placed: PlacedSandbox, destination: str, files: Sequence[File]) -> None:

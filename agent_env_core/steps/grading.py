@@ -28,10 +28,10 @@ async def settle(run: RunContext, placed: PlacedSandbox, step_id: str) -> int:
     ended = await end_processes(placed)
     if ended:
         run.note("ended_processes", {"step_id": step_id, "sandbox": placed.name, "count": ended})
-        await put_again(placed, after_turn=True)
+        await put_again(placed, filter(placed.late, placed.loads))
     return ended
 
 
 def judged_late(placed: PlacedSandbox) -> bool:
-    """Whether files were loaded after an agent's turn: those are what its work is judged by."""
-    return any(load.after_turn for load in placed.loads)
+    """Whether files were loaded after an agent's last turn: those are what its work is judged by."""
+    return any(map(placed.late, placed.loads))

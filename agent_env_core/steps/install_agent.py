@@ -47,12 +47,16 @@ class InstallAgent(TaskStep):
         if self.agent_name in run.agents:
             raise EpisodeError("setup", f"the agent {self.agent_name!r} is already deployed")
         placed = await run.places.find(self.sandbox_name, self.container_name)
+        run.before[self.id] = (placed, placed.workdir)
         placed.workdir = self.workspace_dir or placed.workdir
         run.agents[self.agent_name] = PlayedAgent(self.agent_name, sandbox=placed)
 
     async def undo(self, run: RunContext) -> None:
         """Takes the agent out again."""
         run.agents.pop(self.agent_name, None)
+        if self.id in run.before:
+            placed, workdir = run.before.pop(self.id)
+            placed.workdir = workdir
 
 
 @hookimpl

@@ -162,7 +162,11 @@ class LoadArtifact(TaskStep):
                 return
         files, usual = await self._files(run, names)
         place = await self._place(run)
-        await put_files(place, self.destination_path or usual, files)
+        await put_files(place, self.destination_path or usual, files, self.id)
+
+    async def undo(self, run: RunContext) -> None:
+        """Forgets the files. A seed needs nothing: whatever is loaded next takes its place."""
+        run.places.forget_loads(self.id)
 
     def _named(self) -> Iterator[str]:
         if self.artifact_id:

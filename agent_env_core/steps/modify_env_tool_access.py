@@ -42,7 +42,13 @@ class ModifyEnvToolAccess(TaskStep):
             method = server.card.first_method(OWN_EXTENSION.format(action=self.action))
             if method is not None:
                 await server.call_extension(method, {"role": self.role, "tools": tools}, timeout=30.0)
+        run.before[self.id] = env.access.copy()
         env.access.change(self.action, self.role, self.tools)
+
+    async def undo(self, run: RunContext) -> None:
+        """Has our own rules be as they were; what a server keeps itself isn't known here."""
+        if self.id in run.before and self.env_id in run.envs:
+            run.envs[self.env_id].access.restore(run.before.pop(self.id))
 
 
 @hookimpl

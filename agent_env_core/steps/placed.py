@@ -103,12 +103,14 @@ class Load:
     Attributes:
         destination: The folder, an absolute path.
         files: What was put there.
-        after_turn: Whether an agent had been at work in the sandbox before.
+        turns: How many turns an agent had been at work there before.
+        step_id: The step that put it there.
     """
 
     destination: str
     files: tuple[File, ...]
-    after_turn: bool
+    turns: int
+    step_id: str
 
 
 @dataclass(eq=False)
@@ -126,7 +128,7 @@ class PlacedSandbox:
         settled: The processes that stay when those of an agent are ended, as ``number:start``; None before the first
             look, and where processes of others can be seen from inside, so that nothing may be ended by elimination.
         probed: Whether that look was taken.
-        played: Whether an agent has been at work in it.
+        turns: How many turns an agent has been at work in it.
         loads: The files that steps put into it, in order.
         mark: Stands in the environment of every command of an agent.
     """
@@ -140,9 +142,13 @@ class PlacedSandbox:
     shell: str = "sh"
     settled: frozenset[str] | None = None
     probed: bool = False
-    played: bool = False
+    turns: int = 0
     loads: list[Load] = field(default_factory=list)
     mark: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def late(self, load: Load) -> bool:
+        """Whether files were loaded after all of an agent's work: those are what it is judged by."""
+        return 0 < self.turns == load.turns
 
 
 @dataclass(frozen=True)
@@ -200,6 +206,11 @@ class Places:
         placed = self.standing.pop(name, None)
         if placed is not None:
             await self.destroy(placed.sandbox)
+
+    def forget_loads(self, step_id: str) -> None:
+        """Forgets which files a step put anywhere: it is to run again. The files stay until it overwrites them."""
+        for placed in self.standing.values():
+            placed.loads[:] = [load for load in placed.loads if load.step_id != step_id]
 
     async def find(self, sandbox_name: str, container_name: str | None = None) -> PlacedSandbox:
         """The sandbox that a step means; a machine that nothing has acted in so far is made now.

@@ -118,6 +118,7 @@ class PromptAgent(TaskStep):
         """Has the conversation, and records what came of it, whether or not it came to its end."""
         agent = run.agent(self.agent_name)
         if self.system_prompt is not None:
+            run.before[self.id] = agent.system_prompt
             agent.system_prompt = self.system_prompt
         exchanges: list[Exchange] = []
         try:
@@ -195,6 +196,8 @@ class PromptAgent(TaskStep):
 
     async def undo(self, run: RunContext) -> None:
         """Forgets what was said. The conversation itself goes on: a real agent can't be made to forget either."""
+        if self.id in run.before and self.agent_name in run.agents:
+            run.agents[self.agent_name].system_prompt = run.before.pop(self.id)
         run.responses[:] = [response for response in run.responses if response.step_id != self.id]
 
 

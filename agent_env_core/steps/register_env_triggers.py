@@ -17,6 +17,9 @@ from agent_env_core.hookspecs import hookimpl
 from agent_env_core.steps.base import TaskStep
 from agent_env_core.steps.context import RunContext
 
+NOTES = "env_trigger_registrations"
+"""The notes that tell which step registered which triggers."""
+
 
 class RegisterEnvTriggers(TaskStep):
     """Registers triggers on an env, beside those it has; see :class:`~agent_env_core.envs.triggers.Triggers`.
@@ -71,7 +74,17 @@ class RegisterEnvTriggers(TaskStep):
         except ValueError as exc:
             raise EpisodeError("setup", f"triggers: {exc}") from exc
         added = [trigger.id for trigger in triggers]
-        run.note("env_trigger_registrations", {"step_id": self.id, "env_id": self.env_id, "added": added})
+        run.note(NOTES, {"step_id": self.id, "env_id": self.env_id, "added": added})
+
+    async def undo(self, run: RunContext) -> None:
+        """Takes them away, and with them the record of how they fired."""
+        added = {trigger["id"] for trigger in self.triggers}
+        env = run.envs.get(self.env_id)
+        if env is not None and env.triggers is not None:
+            await env.triggers.remove(added)
+        kept = [one for one in run.firings if one.env_id != self.env_id or one.trigger_id not in added]
+        run.firings[:] = kept
+        run.forget(NOTES, self.id)
 
 
 def _clock_of(env: Deployment) -> Callable[[], Any]:

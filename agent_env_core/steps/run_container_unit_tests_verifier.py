@@ -6,6 +6,7 @@ import math
 import posixpath
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
@@ -16,7 +17,7 @@ from agent_env_core.hookspecs import hookimpl
 from agent_env_core.sandbox.contract import ExecResult
 from agent_env_core.steps.base import ScoringStep, TaskStep
 from agent_env_core.steps.context import RunContext, Verification
-from agent_env_core.steps.files import put_again, put_files, take_files
+from agent_env_core.steps.files import put_again, take_files, write_files
 from agent_env_core.steps.grading import ENVIRONMENT, settle
 from agent_env_core.steps.placed import File, PlacedSandbox
 from agent_env_core.steps.shell import as_seen_inside, read_start, said, shell
@@ -189,12 +190,11 @@ async def _take(placed: PlacedSandbox, path: str, timeout: float) -> _Work:
 
 async def _make_alike(fresh: PlacedSandbox, graded: PlacedSandbox, work: Sequence[_Work]) -> None:
     """Puts into a new sandbox what was loaded and what the agent made of it, in the order in which it came about."""
-    fresh.loads = list(graded.loads)
-    await put_again(fresh, after_turn=False)
+    await put_again(fresh, filterfalse(graded.late, graded.loads))
     for part in work:
         await _script(fresh, _REMOVE, part.path)
-        await put_files(fresh, part.folder, part.files, again=True)
-    await put_again(fresh, after_turn=True)
+        await write_files(fresh, part.folder, part.files)
+    await put_again(fresh, filter(graded.late, graded.loads))
 
 
 async def _workdir(placed: PlacedSandbox) -> str:

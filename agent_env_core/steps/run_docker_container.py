@@ -24,6 +24,7 @@ from agent_env_core.steps.deploy_sandbox import DeploySandbox
 from agent_env_core.steps.placed import PlacedSandbox, Plan, SandboxOrder
 from agent_env_core.steps.shell import said, shell
 
+NOTES = "deployed_docker_containers"
 DEFAULT_CONTAINER = "task-container"
 READY_SECONDS = 180.0
 """Seconds that ``ready_command`` may go on failing."""
@@ -122,7 +123,7 @@ class RunDockerContainer(TaskStep):
         await self._start(placed, folder / self.dockerfile_path)
         await self._ready(placed)
         note = {"step_id": self.id, "sandbox_name": self.sandbox_name, "container_name": self.container_name}
-        run.note("deployed_docker_containers", {**note, "sandbox_id": placed.sandbox.id})
+        run.note(NOTES, {**note, "sandbox_id": placed.sandbox.id})
 
     async def _start(self, placed: PlacedSandbox, dockerfile: Any) -> None:
         from agent_env_core.bundle.dockerfile import read_dockerfile
@@ -158,6 +159,7 @@ class RunDockerContainer(TaskStep):
     async def undo(self, run: RunContext) -> None:
         """Ends it."""
         await run.places.end(self._name)
+        run.forget(NOTES, self.id)
 
 
 @hookimpl

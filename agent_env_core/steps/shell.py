@@ -135,7 +135,7 @@ async def end_processes(placed: PlacedSandbox) -> int:
         EpisodeError: They would not end.
         SandboxError: The sandbox is gone.
     """
-    if not placed.played:
+    if not placed.turns:
         return 0
     mode, stay = ("all", sorted(placed.settled)) if placed.settled is not None else ("marked", [])
     done = await placed.sandbox.exec(

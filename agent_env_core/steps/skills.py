@@ -27,7 +27,7 @@ def description_of(text: str) -> str:
     return found[1].strip("\"'") if found else ""
 
 
-async def give_skill(agent: PlayedAgent, name: str, description: str, files: Sequence[File]) -> None:
+async def give_skill(agent: PlayedAgent, name: str, description: str, files: Sequence[File], step_id: str) -> None:
     """Puts a skill into an agent's sandbox and tells of it in the agent's turns from then on.
 
     Args:
@@ -35,6 +35,7 @@ async def give_skill(agent: PlayedAgent, name: str, description: str, files: Seq
         name: Its name, which is its folder's.
         description: What it is for.
         files: ``SKILL.md`` and what lies beside it.
+        step_id: The step that gives it.
 
     Raises:
         EpisodeError: The agent has no sandbox, has a skill of that name, or the name can't be a folder's.
@@ -47,10 +48,10 @@ async def give_skill(agent: PlayedAgent, name: str, description: str, files: Seq
         raise EpisodeError("setup", f"the skill name {name!r} must be letters, digits and . _ -, at most 64 of them")
     if any(skill.name == name for skill in agent.skills):
         raise EpisodeError("setup", f"the agent {agent.name!r} has a skill {name!r} already; rename one of them")
-    agent.skills += (PlacedSkill(name, description, await _place(placed, name, files)),)
+    agent.skills += (PlacedSkill(name, description, await _place(placed, name, files, step_id)),)
 
 
-async def _place(placed: PlacedSandbox, name: str, files: Sequence[File]) -> str:
+async def _place(placed: PlacedSandbox, name: str, files: Sequence[File], step_id: str) -> str:
     folder = posixpath.join(FOLDER, name)
-    await put_files(placed, folder, files)
+    await put_files(placed, folder, files, step_id)
     return await as_seen_inside(placed, posixpath.join(folder, SKILL_FILE))

@@ -14,6 +14,9 @@ from agent_env_core.hookspecs import hookimpl
 from agent_env_core.steps.base import TaskStep
 from agent_env_core.steps.context import RunContext
 
+NOTES = "env_snapshotted_universes"
+"""The notes that tell which step made which snapshot."""
+
 
 class SnapshotEnv(TaskStep):
     """Makes an ``environment_universe`` of what the servers of an env hold. The run keeps it; there is no store.
@@ -54,9 +57,17 @@ class SnapshotEnv(TaskStep):
             seed = await data.export(server, timeout=self.export_timeout_seconds)
             if seed is not None:
                 seeds[server.card.name] = seed
-        name = self.snapshot_id or f"{run.episode_id}/{self.id}"
+        name = self._name(run)
         run.snapshots[name] = seeds
-        run.note("env_snapshotted_universes", {"step_id": self.id, "id": name, "version": 1})
+        run.note(NOTES, {"step_id": self.id, "id": name, "version": 1})
+
+    def _name(self, run: RunContext) -> str:
+        return self.snapshot_id or f"{run.episode_id}/{self.id}"
+
+    async def undo(self, run: RunContext) -> None:
+        """Forgets the snapshot."""
+        run.snapshots.pop(self._name(run), None)
+        run.forget(NOTES, self.id)
 
 
 @hookimpl

@@ -278,7 +278,7 @@ async def test_files_that_come_cut_off_are_not_taken_for_whole():
     with pytest.raises(EpisodeError, match="/app of 'vm' can't be taken"):
         await take_files(placed, "/app")
     with pytest.raises(EpisodeError, match="destination_path='app' must be an absolute path"):
-        await put_files(placed, "app", [])
+        await put_files(placed, "app", [], "x")
 
 
 @pytest.mark.parametrize(
