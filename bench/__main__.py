@@ -39,7 +39,7 @@ def _sessions(_: click.Context, __: click.Parameter, text: str | None) -> tuple[
 )
 @click.option("--sessions", callback=_sessions, metavar="N,N", help="Sessions side by side; 1,8,32 otherwise.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds of each side; 24 with one session, fewer with more.")
-@click.option("--batch", type=click.IntRange(1), help="Rollouts in a trainer's batch; 32 otherwise.")
+@click.option("--batch", callback=_sessions, metavar="N,N", help="Rollouts in a trainer's batch; 8,32,64 otherwise.")
 @click.option("--calls", type=click.IntRange(1), help="Tool calls of each side; 400 otherwise.")
 @click.option("--quick", is_flag=True, help="About a minute: little of everything, and only fit to see that it works.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Writes all figures here.")
@@ -49,7 +49,7 @@ def main(
     provider: tuple[str, ...],
     sessions: tuple[int, ...] | None,
     rounds: int | None,
-    batch: int | None,
+    batch: tuple[int, ...] | None,
     calls: int | None,
     quick: bool,
     json_file: Path | None,
@@ -61,13 +61,13 @@ def main(
         sessions=sessions or ((1, 4) if quick else (1, 8, 32)),
         rounds=lambda n: rounds or (2 if quick else max(2, 24 // n)),
         calls=calls or (50 if quick else 400),
-        batch=batch or (4 if quick else 32),
+        sizes=batch or ((4,) if quick else (8, 32, 64)),
         batches=1 if quick else 2,
         imports=3 if quick else 11,
     )
     bundles = list(BUNDLES.values()) if bundle == "both" else [BUNDLES[bundle]]
     report = Report(
-        {"bundle": bundle, "sessions": amounts.sessions, "batch": amounts.batch, "calls": amounts.calls, "quick": quick}
+        {"bundle": bundle, "sessions": amounts.sessions, "batch": amounts.sizes, "calls": amounts.calls, "quick": quick}
     )
     say = _teller()
     say("starts of Python")

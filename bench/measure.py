@@ -130,13 +130,20 @@ class Held:
 
     Attributes:
         resets: The ``reset`` calls, one after another.
+        tools: The first tool calls, one after another: what is left of the deploys, and the calls.
         answered: From the first reset until the last of the first tool calls, also one after another, was answered.
         rewards: The ``get_reward`` calls, one after another.
     """
 
     resets: Times
+    tools: Times
     answered: float
     rewards: Times
+
+    @property
+    def seconds(self) -> float:
+        """All of it: how long the trainer could do nothing else."""
+        return self.resets.sum + self.tools.sum + self.rewards.sum
 
     @property
     def resets_share(self) -> float:
@@ -317,12 +324,11 @@ def batch(product: Product, floor: Floor, size: int, rounds: int) -> Batch:
 def _held(product: Product, environments: Sequence[Environment], reset: Callable[[Environment], None]) -> Held:
     began = time.perf_counter()
     resets = [_timed(partial(reset, environment)) for environment in environments]
-    for environment in environments:
-        product.call(environment)
+    tools = [_timed(partial(product.call, environment)) for environment in environments]
     answered = time.perf_counter() - began
     rewards = [_timed(partial(product.score, environment)) for environment in environments]
     product.wait_until_quiet()
-    return Held(Times.of(resets), answered, Times.of(rewards))
+    return Held(Times.of(resets), Times.of(tools), answered, Times.of(rewards))
 
 
 def _all_at_once(floor: Floor, size: int) -> float:
@@ -369,7 +375,7 @@ class Measured:
     phases: tuple[Phases, ...]
     warm: tuple[Warm, ...]
     calls: Calls
-    batch: Batch
+    batches: tuple[Batch, ...]
 
 
 @dataclass(frozen=True)
@@ -380,7 +386,7 @@ class Amounts:
         sessions: Numbers of sessions side by side.
         rounds: At each of them, by sessions.
         calls: Tool calls of each side.
-        batch: Rollouts in a batch.
+        sizes: Rollouts in a batch: one kind of batch for each.
         batches: Batches of each side.
         imports: Starts of Python of each kind.
     """
@@ -388,7 +394,7 @@ class Amounts:
     sessions: tuple[int, ...]
     rounds: Callable[[int], int]
     calls: int
-    batch: int
+    sizes: tuple[int, ...]
     batches: int
     imports: int
 
@@ -400,7 +406,7 @@ def everything(prepared: Prepared, amounts: Amounts, say: Say) -> Measured:
 
     floor = Floor(prepared.provider, prepared.image, prepared.script)
     try:
-        with Product(prepared, max(*amounts.sessions, amounts.batch)) as product:
+        with Product(prepared, max(*amounts.sessions, *amounts.sizes)) as product:
             episodes(product, floor, 1, 1)  # warms both sides up; not counted
             found = []
             for sessions in amounts.sessions:
@@ -414,11 +420,13 @@ def everything(prepared: Prepared, amounts: Amounts, say: Say) -> Measured:
                 ahead.append(warm(prepared, product, sessions, amounts.rounds(sessions)))
             say(f"{amounts.calls} tool calls, and as many directly")
             called = calls(product, amounts.calls)
-            say(f"batches of {amounts.batch}, one rollout after another")
-            held = batch(product, floor, amounts.batch, amounts.batches)
+            held = []
+            for size in amounts.sizes:
+                say(f"batches of {size}, one rollout after another")
+                held.append(batch(product, floor, size, amounts.batches))
             return Measured(
                 prepared.bundle.name, prepared.provider, product.start_seconds, product.tools_seconds,
-                tuple(found), parts, tuple(ahead), called, held,
+                tuple(found), parts, tuple(ahead), called, tuple(held),
             )  # fmt: skip
     finally:
         floor.close()

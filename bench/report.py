@@ -21,7 +21,7 @@ from bench.calls import ROOT
 from bench.measure import Measured, Times
 from bench.phases import NAMES
 
-VERSION = 2
+VERSION = 3
 """Of the JSON's shape."""
 HISTORY = Path(__file__).parent / "history.jsonl"
 BUSY = 0.25
@@ -220,22 +220,22 @@ def _calls_table(measured: Sequence[Measured]) -> Table:
 
 def _batch_table(measured: Sequence[Measured]) -> Table:
     table = _table(
-        "A batch in one trainer thread, one rollout after another, as GRPOTrainer plays it",
-        "bundle, provider", "rollouts", "batch", "resets: sum", "max", "all first answers", "of floor", "rewards: sum",
-        "max",
-        caption="First: its resets open the sessions. Waiting: each reset returns when its env is deployed, and each"
+        "How long a batch holds its trainer's one thread, as GRPOTrainer plays it",
+        "bundle, provider", "rollouts", "batch", "resets: sum", "max", "first tools: sum", "all first answers",
+        "of floor", "rewards: sum", "max", "all",
+        caption="First: its resets open the sessions. One by one: each reset returns when its env is deployed, and each"
         " reward is asked for by itself.",
     )  # fmt: skip
     for one in measured:
-        held = one.batch
-        what = f"{one.bundle}, {one.provider}", str(held.size)
-        for name, row in (("first", held.first), ("later", held.later), ("waiting", held.waiting)):
-            table.add_row(
-                *what, name, f"{_ms(row.resets.sum)} ({row.resets_share:.1%})", _ms(row.resets.max),
-                f"{row.answered:.2f} s", f"{row.answered / held.floor_answered:.2f}", _ms(row.rewards.sum),
-                _ms(row.rewards.max),
-            )  # fmt: skip
-        table.add_row(*what, "floor, at once", "", "", f"{held.floor_answered:.2f} s", "1.00", "", "")
+        for held in one.batches:
+            what = f"{one.bundle}, {one.provider}", str(held.size)
+            for name, row in (("first", held.first), ("later", held.later), ("one by one", held.waiting)):
+                table.add_row(
+                    *what, name, f"{_ms(row.resets.sum)} ({row.resets_share:.1%})", _ms(row.resets.max),
+                    _ms(row.tools.sum), f"{row.answered:.2f} s", f"{row.answered / held.floor_answered:.2f}",
+                    _ms(row.rewards.sum), _ms(row.rewards.max), f"{row.seconds:.2f} s",
+                )  # fmt: skip
+            table.add_row(*what, "floor, at once", "", "", "", f"{held.floor_answered:.2f} s", "1.00", "", "", "")
     return table
 
 

@@ -31,12 +31,12 @@ Handler.do_GET, Handler.do_DELETE, Handler.body = noted(Handler.do_GET), noted(H
 def test_a_quick_run_measures_everything_and_leaves_nothing(tmp_path, no_processes_left):
     history = _history()
     command = [sys.executable, "-m", "bench", "--quick", "--provider", "process", "--bundle", "counter"]
-    command += ["--sessions", "2", "--batch", "2", "--calls", "10", "--json", str(tmp_path / "figures.json")]
+    command += ["--sessions", "2", "--batch", "1,2", "--calls", "10", "--json", str(tmp_path / "figures.json")]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert "counter, process" in ran.stdout
     told = json.loads((tmp_path / "figures.json").read_text())
-    assert told["version"] == 1
+    assert told["version"] == 3
     assert {"cores", "load_at_start", "system", "python", "docker", "packages"} == set(told["machine"])
     assert set(told["imports"]) == {"python", "import agent_env_core", "agent-env --help"}
     [measured] = told["measured"]
@@ -53,11 +53,13 @@ def test_a_quick_run_measures_everything_and_leaves_nothing(tmp_path, no_process
     assert set(parts["product"]) == set(parts["floor"]) > {"deploy", "verify", "teardown"}
     assert all(parts["product"][name] > 0 for name in parts["product"])
     assert measured["calls"]["product"]["n"] == measured["calls"]["direct"]["n"] == 10
-    for kind in ("first", "later", "waiting"):
-        held = measured["batch"][kind]
-        assert held["resets"]["n"] == held["rewards"]["n"] == 2
-        assert held["resets"]["sum"] <= held["answered"]
-    assert measured["batch"]["floor_answered"] > 0
+    assert [batch["size"] for batch in measured["batches"]] == [1, 2]
+    for batch in measured["batches"]:
+        for kind in ("first", "later", "waiting"):
+            held = batch[kind]
+            assert held["resets"]["n"] == held["tools"]["n"] == held["rewards"]["n"] == batch["size"]
+            assert held["resets"]["sum"] + held["tools"]["sum"] <= held["answered"]
+        assert batch["floor_answered"] > 0
     assert _history() == history
     assert list((tmp_path / "tmp").iterdir()) == []
     assert [path.name for path in (tmp_path / "state").rglob("*") if path.is_file()] == ["lock"]
