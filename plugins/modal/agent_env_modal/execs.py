@@ -254,8 +254,8 @@ class Output:
 
     def value(self) -> bytes:
         """What was kept; it says so where something was dropped."""
-        if not self.code and self._tail:
-            self._keep(len(self._tail))
+        if not self._heading:
+            self._keep(len(self._tail))  # a command that was cut off has no token behind its output
         note = f"\n[agent-env: {self._dropped} more bytes were dropped]\n" if self._dropped else ""
         return bytes(self._kept) + note.encode()
 
