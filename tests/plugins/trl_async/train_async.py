@@ -26,7 +26,8 @@ MODEL = str(Path(FOLDER, "model"))
 def vllm() -> Iterator[str]:
     """A running server of the model: its URL, where it may not be ready yet."""
     url, *command = SERVER or ["", sys.executable, str(Path(__file__).with_name("fake_vllm.py"))]
-    with subprocess.Popen([*command, MODEL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    out = sys.stderr if SERVER else subprocess.PIPE
+    with subprocess.Popen([*command, MODEL], stdin=subprocess.PIPE, stdout=out, text=True) as server:
         try:
             yield url or server.stdout.readline().strip()
         finally:
@@ -46,7 +47,7 @@ def trainer(url: str, dataset: Any, factory: Any, **settings: Any) -> Any:
         "output_dir": str(Path(FOLDER, "out")), "use_cpu": True, "bf16": False, "gradient_checkpointing": False,
         "per_device_train_batch_size": 8, "num_generations": 8, "max_steps": 4, "learning_rate": 1e-3,
         "max_completion_length": 16, "max_tool_calling_iterations": 3, "max_inflight_tasks": 8, "max_staleness": 2,
-        "vllm_server_base_url": url, "vllm_server_timeout": 30, "request_timeout": 60, "report_to": "none",
+        "vllm_server_base_url": url, "vllm_server_timeout": 240, "request_timeout": 60, "report_to": "none",
         "save_strategy": "no", "disable_tqdm": True, "token_budget": -1,
     }  # fmt: skip
     made = AsyncGRPOTrainer(
@@ -111,6 +112,21 @@ def run(name: str, url: str, *made: Any, **settings: Any) -> None:
     forget_adapters(url)
 
 
+def look(url: str) -> None:
+    """Says what the adapter's checks make of the vLLM server."""
+    from agent_env_trl_async.vllm import problems, read
+
+    server, found = read(url)
+    assert server is not None, found
+    report = {
+        "run": "look",
+        "problems": problems(server, model=MODEL, rank=4, staleness=2),
+        "room": server.max_model_len,
+        "tokens": server.tokens([{"role": "user", "content": "Count."}], []),
+    }
+    print(json.dumps(report), flush=True)
+
+
 def main() -> None:
     """Trains, in each of the ways that were asked for."""
     import tiny
@@ -134,6 +150,7 @@ def main() -> None:
                     settings = {"max_steps": 1000}
                 columns = [column for column in rows.column_names if column != "environment"]
                 run(name, url, rows.select_columns(columns), factory, **settings)
+            look(url)
 
 
 if __name__ == "__main__":
