@@ -99,8 +99,15 @@ def line_of(row: Row, done: str, columns: int) -> str:
     text = f"{click.style(sign, fg=colour)} {name:<{min(room, 40)}}  {tail}"
     if row.error:
         reason = f"{row.error['phase']}: {row.error['reason']}"
-        text += "\n" + click.wrap_text(reason, columns, initial_indent="    ", subsequent_indent="    ")
+        text += "\n    " + wrapped(reason, columns, 4)
     return text
+
+
+def wrapped(text: str, columns: int, indent: int) -> str:
+    """A text in lines of at most so many columns, the first one without its indent. Lines of its own stay lines."""
+    space = " " * indent
+    lines = [click.wrap_text(line.strip(), columns - indent) for line in text.splitlines()]
+    return f"\n{space}".join(part for line in lines for part in line.splitlines())
 
 
 def title(task: str, repeat: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import click
 
-from agent_env_core.cli.progress import duration, fit
+from agent_env_core.cli.progress import duration, fit, wrapped
 from agent_env_core.evaluate.record import Outcome
 from agent_env_core.evaluate.statistics import LEVEL, Mean
 from agent_env_core.evaluate.summary import Summary
@@ -69,4 +69,4 @@ def _wrapped(label: str, text: str, columns: int) -> str:
     if not label:
         return f"{'':<{LABEL}}{text}".rstrip()
     shown = click.style(f"{label:<{LABEL}}", bold=True)
-    return shown + click.wrap_text(text, columns - LABEL, subsequent_indent=" " * LABEL)
+    return shown + wrapped(text, columns, LABEL)

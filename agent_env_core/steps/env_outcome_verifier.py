@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import warnings
 from collections.abc import Callable, Collection
-from typing import ClassVar
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -14,6 +18,9 @@ from agent_env_core.steps.base import ScoringStep, TaskStep
 from agent_env_core.steps.context import RunContext, Verification
 from agent_env_core.steps.run_record import run_record
 from agent_env_core.verifiers.pool import VerifierJob
+
+if TYPE_CHECKING:
+    from agent_env_core.bundle import Bundle
 
 
 class EnvOutcomeVerifier(ScoringStep):
@@ -39,6 +46,17 @@ class EnvOutcomeVerifier(ScoringStep):
         """Adds versions, which need a store."""
         return super().refusals(played) + self.unsupported(file_artifact_version=None)
 
+    def misfits(self, bundle: Bundle) -> list[str]:
+        """A verifier that Python can't read: it would be noticed only when the first episode is over."""
+        artifact = bundle.artifacts.get(self.file_artifact_id)
+        if artifact is None or artifact.type != "file":
+            return []
+        try:
+            fault = _fault(artifact.file, artifact.file.stat().st_mtime_ns)
+        except OSError as exc:
+            fault = f"can't be read: {exc.strerror or exc}"
+        return [f"file_artifact_id: {artifact.name}/{artifact.file.name} {fault}"] if fault else []
+
     async def run(self, run: RunContext) -> None:
         """Runs it, apart from the server. What goes wrong leaves the run without a score, never with a low one."""
         env = run.env(self.env_id)
@@ -50,9 +68,25 @@ class EnvOutcomeVerifier(ScoringStep):
             rows = await run.verifiers.verify(job)
         except EpisodeError as exc:
             if exc.retryable:
-                raise await env.failure(exc, "verify", file.name) from exc
+                raise await env.failure(exc, "verify", job.name) from exc
             raise
         run.verifications[self.verifier_id] = Verification(self.score(rows), rows)
+
+
+@lru_cache(maxsize=256)  # hundreds of tasks share a verifier
+def _fault(file: Path, changed: int) -> str:
+    """Why a file defines no verifier, as far as that shows without running it; ``changed`` is when it was written."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            body = ast.parse(file.read_bytes()).body
+    except SyntaxError as exc:
+        return f"is not Python: {exc.msg} (line {exc.lineno})"
+    except ValueError as exc:  # a zero byte, in some versions
+        return f"is not Python: {exc}"
+    if any(isinstance(node, ast.FunctionDef) and node.name == "verify" for node in body):
+        return "must define an async function: async def verify(mcp_url)"
+    return ""
 
 
 @hookimpl

@@ -46,6 +46,11 @@ class VerifierJob:
     run: Mapping[str, Any] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        """What messages call it: its file with the folder, which is the artifact; most are called ``verify.py``."""
+        return f"{self.file.parent.name}/{self.file.name}"
+
 
 class VerifierPool:
     """Runs verifiers in processes apart from the server; all calls on one event loop.
@@ -106,16 +111,16 @@ class VerifierPool:
                 async with asyncio.timeout(self.timeout + GRACE):
                     reply = await self._ask(job)
             except TimeoutError as exc:
-                raise EpisodeError("verify", f"{job.file.name} and its process are stuck", retryable=True) from exc
+                raise EpisodeError("verify", f"{job.name} and its process are stuck", retryable=True) from exc
             except (OSError, EOFError, ValueError, RecursionError) as exc:
-                reason = f"the process of {job.file.name} was lost: {describe(exc)}"
+                reason = f"the process of {job.name} was lost: {describe(exc)}"
                 raise EpisodeError("verify", reason, retryable=True) from exc
         if "fault" in reply:
-            raise EpisodeError("verify", f"{job.file.name} {reply['fault']}", retryable=bool(reply["retryable"]))
+            raise EpisodeError("verify", f"{job.name} {reply['fault']}", retryable=bool(reply["retryable"]))
         try:
             return check_rows(reply["rows"])
         except ValueError as exc:
-            raise EpisodeError("verify", f"{job.file.name}: {exc}") from exc
+            raise EpisodeError("verify", f"{job.name}: {exc}") from exc
 
     async def _ask(self, job: VerifierJob) -> dict[str, Any]:
         """Hands a job to a fresh fork. Hanging up, for any reason, ends the fork and all it started."""

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agent_env_core.cli.main import main
-from agent_env_core.cli.progress import doing, duration, fit, line_of
+from agent_env_core.cli.progress import doing, duration, fit, line_of, wrapped
 from agent_env_core.cli.report import report
 from agent_env_core.evaluate.record import Row
 from agent_env_core.evaluate.summary import Episode, summarize
@@ -235,3 +235,14 @@ def test_what_an_episode_is_busy_with():
         "deploying", "turn 1/2, 1 call", "scoring"
     ]  # fmt: skip
     assert fit("abcdef", 4) == "abc…"
+
+
+def test_lines_of_a_reason_stay_lines():
+    last_words = 'the env ended:\nTraceback:\n  File "/app/server.py", line 3\nRuntimeError: ' + "no licence " * 3
+    assert wrapped(last_words, 40, 4).splitlines() == [
+        "the env ended:",
+        "    Traceback:",
+        '    File "/app/server.py", line 3',
+        "    RuntimeError: no licence no licence",
+        "    no licence",
+    ]

@@ -151,7 +151,7 @@ async def test_an_env_that_dies_before_it_is_scored_gives_no_score(runner: Runne
     (deployment,) = episode.run.envs.values()
     await runner.host.provider.kill(deployment.sandbox.id)
     await turn.end("done")
-    with pytest.raises(EpisodeError, match=r"verify.py: the env 'counter' ended") as caught:
+    with pytest.raises(EpisodeError, match=r"counter-verifier/verify.py: the env 'counter' ended") as caught:
         await episode.result()
     assert (caught.value.phase, caught.value.retryable) == ("verify", True)
 

@@ -284,3 +284,22 @@ def test_a_step_type_that_fails_is_a_reason(
 def test_choosing_agents_keeps_the_order_of_first_prompts():
     steps = [prompt("a", agent_name="b"), prompt("b", agent_name="a"), prompt("c", agent_name="b")]
     assert choose_agents(steps, None)[0] == ("b", "a")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("async def verify(mcp_url:", "is not Python: '(' was never closed (line 1)"),
+        ("def verify(mcp_url):\n    return []\n", "must define an async function: async def verify(mcp_url)"),
+        ("async def verify(mcp_url):\n    return '\\d'\n", ""),
+        ("from elsewhere import verify\n", ""),
+    ],
+)
+def test_a_verifier_that_shows_to_be_none(
+    make_bundle: Callable[..., Bundle], steps: Callable[..., Steps], code: str, said: str
+):
+    bundle = make_bundle({"t": steps(grade={"file_artifact_id": "mine"})}, files={"artifacts/mine/v.py": code})
+    if not said:
+        assert EpisodeSpec.from_task(bundle.tasks[0]).score_ids == ("grade",)
+        return
+    assert refusals(bundle.tasks[0]) == [f"tasks/t.json:grade: file_artifact_id: mine/v.py {said}"]
