@@ -73,7 +73,12 @@ class Connection:
             )
             await asyncio.sleep(0)  # the question waits for an answer before one may arrive
             connection._reader = asyncio.create_task(connection._read())
-            await question
+            try:
+                await question
+            except EpisodeError:
+                if connection.lost is not None:
+                    raise
+                # an environment that can't tell its state before a reset: there's room for it all the same
         except BaseException:
             await connection.close()
             raise

@@ -109,13 +109,14 @@ class Observation:
     metadata: Mapping[str, Any]
     result: Any
     error: Mapping[str, Any] | None
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Observation:
         """Reads the ``data`` of an observation message."""
         inner = data.get("observation") or {}
         metadata = data.get("metadata") or inner.get("metadata") or {}
-        return cls(bool(data.get("done")), data.get("reward"), metadata, inner.get("result"), inner.get("error"))
+        return cls(bool(data.get("done")), data.get("reward"), metadata, inner.get("result"), inner.get("error"), inner)
 
     def failure(self, phase: Phase) -> EpisodeError | None:
         """The error that ended the episode, if one did; ``phase`` stands in where the server names none."""

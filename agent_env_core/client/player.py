@@ -50,6 +50,7 @@ class Episode:
         self.turn: Turn | None = None
         self.outcome: Outcome | None = None
         self.error: AgentEnvError | None = None
+        self.rewards: list[float] = []
         self.opening: asyncio.Task[None] | None = None
         self.ending: asyncio.Task[None] | None = None
 
@@ -67,6 +68,8 @@ class Episode:
 
 class Player:
     """The async half of a session. Every method runs on the client's loop."""
+
+    slack = SLACK_SECONDS
 
     def __init__(
         self, address: Address, *, tool_seconds: float, reset_seconds: float, tools: Offered | None = None
@@ -107,6 +110,9 @@ class Player:
         if self._link is None or self._link.lost is not None:
             self._link = await self._dialled(redial(self._address, min(REDIAL_SECONDS, self._reset_seconds)))
         episode.link, episode.key = self._link, self._key
+        await self._reset(episode)
+
+    async def _reset(self, episode: Episode) -> None:
         message = reset_message(
             episode.row, session=self._key, episode_id=episode.id,
             tool_timeout=self._tool_seconds, reset_timeout=self._reset_seconds,
@@ -116,13 +122,19 @@ class Player:
         if seen.done:
             raise EpisodeError("deploy", "the server ended the episode before its first turn")
         turn = seen.turn()
-        if self._tools and turn.tools and turn.tools.digest != self._tools.digest:
-            raise ForeignTools(
-                f"the task {episode.row.task_id or episode.row} offers the tools {_listed(turn.tools)}, and the model"
-                f" was shown {_listed(self._tools)}: either the row's environment isn't the one that env.dataset"
-                " names, or the bundle's toolsets don't keep such tasks apart, as a plugin's agent_env_toolset_key can"
-            )
+        self._same_tools(
+            episode, turn.tools,
+            "either the row's environment isn't the one that env.dataset names, or the bundle's toolsets don't keep"
+            " such tasks apart, as a plugin's agent_env_toolset_key can",
+        )  # fmt: skip
         episode.turn = turn
+
+    def _same_tools(self, episode: Episode, tools: Offered | None, why: str) -> None:
+        if self._tools and tools and tools.digest != self._tools.digest:
+            raise ForeignTools(
+                f"the task {episode.row.task_id or episode.row} offers the tools {_listed(tools)}, and the model was"
+                f" shown {_listed(self._tools)}: {why}"
+            )
 
     async def _guard(self, episode: Episode, work: Awaitable[None], phase: Phase) -> None:
         """Runs ``work``; an error of it becomes the episode's."""
@@ -141,7 +153,7 @@ class Player:
         self, episode: Episode, message: Mapping[str, Any], seconds: float, phase: Phase, missed: str
     ) -> Observation:
         assert episode.link is not None
-        data = await episode.link.ask(message, seconds=seconds + SLACK_SECONDS, phase=phase, missed=missed)
+        data = await episode.link.ask(message, seconds=seconds + self.slack, phase=phase, missed=missed)
         seen = Observation.read(data)
         if (failure := seen.failure(phase)) is not None:
             raise failure

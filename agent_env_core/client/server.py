@@ -29,18 +29,20 @@ class Info:
         env_name: OpenEnv's name for it, which its task routes carry.
         splits: Split to number of tasks.
         score_ids: Steps that score every served task.
-        max_concurrent_envs: Sessions it allows at once.
+        max_concurrent_envs: Sessions it allows at once; None where it doesn't say.
         sandbox: Where episodes are deployed.
         toolsets: Names of the toolsets, sorted.
+        plain: Whether it speaks OpenEnv alone, and nothing of ours.
     """
 
     name: str
     env_name: str
     splits: Mapping[str, int]
     score_ids: tuple[str, ...]
-    max_concurrent_envs: int
+    max_concurrent_envs: int | None
     sandbox: str
     toolsets: tuple[str, ...]
+    plain: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,13 @@ class Toolset:
         name: A name for people, unique on its server.
         digest: Equal for equal tools; a turn carries the same.
         tools: As MCP describes them: ``name``, ``description``, ``input_schema``.
+        plain: Whether the server that offers them speaks OpenEnv alone.
     """
 
     name: str
     digest: str
     tools: tuple[Mapping[str, Any], ...] = field(hash=False)
+    plain: bool = False
 
     @property
     def offered(self) -> Offered:
@@ -145,6 +149,13 @@ class Server:
             raise AgentEnvError(f"the server at {self.address.url} didn't answer: {describe(exc)}") from None
 
     def _json(self, response: httpx.Response) -> dict[str, Any]:
+        told = self._told(response)
+        if not isinstance(told, dict):
+            raise self._stranger(response)
+        return told
+
+    def _told(self, response: httpx.Response) -> Any:
+        """The JSON of a good answer; None where it isn't JSON."""
         url, status = self.address.url, response.status_code
         if status in (401, 403):
             given = "refused the token it was given" if self.address.token else "asks for a token"
@@ -154,12 +165,9 @@ class Server:
         if status != 200:
             raise AgentEnvError(f"the server at {url} answered HTTP {status} on {response.request.url.path}")
         try:
-            told: Any = response.json()
+            return response.json()
         except ValueError:
-            told = None
-        if not isinstance(told, dict):
-            raise self._stranger(response)
-        return told
+            return None
 
     def _stranger(self, response: httpx.Response) -> AgentEnvError:
         return AgentEnvError(

@@ -12,6 +12,7 @@ from typing import Any
 from agent_env_core.client.address import Address
 from agent_env_core.client.loop import run, run_behind
 from agent_env_core.client.messages import Offered, Outcome, Row, ToolAnswer, Turn
+from agent_env_core.client.plain import PlainPlayer
 from agent_env_core.client.player import Player
 
 TOOL_SECONDS = 60.0
@@ -41,6 +42,7 @@ class Session:
         tool_timeout: Seconds that one tool call may take. The server keeps it.
         reset_timeout: Seconds that a reset may take, through the opening of the first turn, and each ``end_turn``.
         tools: The tools the caller was made for; a task that offers others then ends in ``ForeignTools``.
+        plain: Whether the server speaks OpenEnv alone, and nothing of ours.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class Session:
         tool_timeout: float = TOOL_SECONDS,
         reset_timeout: float = RESET_SECONDS,
         tools: Offered | None = None,
+        plain: bool = False,
     ) -> None:
         self._address = address
+        self._plain = plain
         self._tool_timeout = seconds("tool_timeout", tool_timeout)
         self._reset_timeout = seconds("reset_timeout", reset_timeout)
         self._tools = tools
@@ -64,7 +68,7 @@ class Session:
         """The player of this process."""
         if self._player is None or self._pid != os.getpid():
             self._pid = os.getpid()
-            self._player = Player(
+            self._player = (PlainPlayer if self._plain else Player)(
                 self._address,
                 tool_seconds=self._tool_timeout,
                 reset_seconds=self._reset_timeout,

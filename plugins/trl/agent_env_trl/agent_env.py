@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env_core import integrity
 from agent_env_core.adapters import Combiner
-from agent_env_core.client import Address, Info, Server, close_all, hand_down_token, seconds
+from agent_env_core.client import Address, Info, close_all, hand_down_token, seconds, server_at
 from agent_env_core.play.rewards import resolve_reward
 from agent_env_core.server.limits import DEFAULT_SESSIONS
 from agent_env_trl.dataset import task_dataset
@@ -58,7 +58,7 @@ class AgentEnv:
         self._split = split
         self._timeouts = _timeouts(tool_timeout, reset_timeout)
         address = Address.of(url, token)
-        self._server = Server(address, deploy_timeout=reset_timeout)
+        self._server = server_at(address, deploy_timeout=reset_timeout)
         self._info = self._server.info()
         self._check_split(split)
         self._combine = None if reward is None else resolve_reward(reward, self._info.score_ids)

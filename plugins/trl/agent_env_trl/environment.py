@@ -38,6 +38,7 @@ class Spec:
         reset_timeout: Seconds for a reset, and for each ``end_turn``.
         combine: The reward from the scores; None takes the server's.
         together: Whether the first ``get_reward`` of a batch means that every rollout of the process is complete.
+        plain: Whether the server speaks OpenEnv alone: a task's words may then come with its reset.
         ident: Tells classes apart: one class for each in a process.
     """
 
@@ -49,6 +50,7 @@ class Spec:
     reset_timeout: float
     combine: Combiner | None = field(default=None, compare=False)
     together: bool = False
+    plain: bool = False
     ident: str = ""
 
 
@@ -70,14 +72,19 @@ class Environment:
             tool_timeout=spec.tool_timeout,
             reset_timeout=spec.reset_timeout,
             tools=spec.offered,
+            plain=spec.plain,
         )
         self._instances.add(self)
 
-    def reset(self, **row: Any) -> None:
+    def reset(self, **row: Any) -> str | None:
         """Starts the episode of a dataset row, and returns while its env deploys.
 
         Args:
             **row: The row's columns; ``split``, ``index`` and ``task_id`` say what to play.
+
+        Returns:
+            What the model is to see besides the row's prompt: nothing, except where a server that isn't ours tells a
+            task's words at its reset only, which then is waited for.
 
         Raises:
             CapacityError: The server is at its session limit; the message says which limit to raise.
@@ -86,12 +93,9 @@ class Environment:
 
         In a rollout process of ``AsyncGRPOTrainer`` these are raised by the trainer.
         """
-        if self._reporter is None:
-            self._start(row)
-        else:
-            self._reporter.guard(lambda: self._start(row))
+        return self._start(row) if self._reporter is None else self._reporter.guard(lambda: self._start(row))
 
-    def _start(self, row: dict[str, Any]) -> None:
+    def _start(self, row: dict[str, Any]) -> str | None:
         if self._server_closed:
             raise AgentEnvError("the AgentEnv of this environment was closed, and its server with it: make a new one")
         if row.get("split") is None or row.get("index") is None:
@@ -100,6 +104,12 @@ class Environment:
                 " train on env.dataset, or keep these columns in your own dataset"
             )
         self._session.reset(str(row["split"]), int(row["index"]), row.get("task_id"))
+        if not self._spec.plain or any(message.get("content") for message in row.get("prompt") or ()):
+            return None
+        try:
+            return self._session.turn().prompt or None
+        except EpisodeError:
+            return None  # get_reward tells it
 
     def get_reward(self) -> float | None:
         """The reward of the episode; None, with the reason logged, when it ended without a score.

@@ -52,6 +52,7 @@ def environment_class(
             reset_timeout=reset_timeout,
             combine=combine,
             together=together,
+            plain=toolset.plain,
             ident=uuid4().hex,
         )
     )

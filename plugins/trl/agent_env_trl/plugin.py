@@ -51,7 +51,7 @@ class Grpo:
             ("per_device_train_batch_size times steps_per_generation", _train_rollouts(arguments)),
             ("per_device_eval_batch_size", _eval_rollouts(arguments)),
         ):
-            if needed * processes > limit:
+            if limit is not None and needed * processes > limit:
                 across = f" on each of {processes} processes" if processes > 1 else ""
                 problems.append(
                     f"{setting} is {needed}{across}: {needed * processes} rollouts at once, and the server at"

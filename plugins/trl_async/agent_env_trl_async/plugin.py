@@ -89,7 +89,7 @@ def in_flight(arguments: Mapping[str, Any]) -> int:
 
 def _sessions(env: AgentEnv, arguments: Mapping[str, Any]) -> list[str]:
     needed, limit = in_flight(arguments), env.info.max_concurrent_envs
-    if needed <= limit:
+    if limit is None or needed <= limit:
         return []
     given = int(arguments.get("max_inflight_tasks", -1)) >= 0
     setting = "max_inflight_tasks is" if given else "max_inflight_tasks isn't set, so TRL makes it"
