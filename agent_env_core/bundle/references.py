@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from agent_env_core.bundle.config import Problems
+from agent_env_core.bundle.ids import PREFIX
 from agent_env_core.bundle.names import fold, listed, nearest, nfc, quote, show
 
 
@@ -253,6 +254,8 @@ class Names:
         self._guesses -= 1
         if meant := nearest(value, here) if self._guesses >= 0 else "":
             fix = f"did you mean {meant!r}?"
+        elif value.startswith(PREFIX):  # no name of a folder here, and nothing that a store of its author's holds
+            fix = f"install the distribution that brings it, or name {an(kind)} of this bundle: {listed(here)}"
         else:
             fix = f"add it under {FOLDERS[kind][0]}/" + (f", which has: {listed(here)}" if here else "")
             if hint := self.elsewhere.hint(kind, value) if self.elsewhere else "":

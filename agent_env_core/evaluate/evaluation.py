@@ -202,7 +202,8 @@ class Evaluation:
             row.error = told(error)
         elif tolerated:
             first = tolerated[0]
-            row.error = told(EpisodeError("turn", f"step {first['step_id']!r} failed: {first['error']}"))
+            reason = first["error"].removeprefix(f"{first['phase']}: ")
+            row.error = told(EpisodeError(first["phase"], f"step {first['step_id']!r} failed: {reason}"))
 
     def _fill(self, row: Row, episode: Episode, running: Running) -> None:
         """What there is to tell, however it ended."""

@@ -212,6 +212,7 @@ class Episode:
         kind = next(step.type for step in self.spec.steps if step.id == failed.step_id)
         cause = failed.error.__cause__ or failed.error
         entry = {"step_id": failed.step_id, "step_type": kind, "is_fatal": failed.fatal}
+        entry |= {"phase": episode_error(failed.error, self._phase).phase}
         entry |= {"error": describe(failed.error), "error_type": type(cause).__name__}
         entry |= {"started_at_utc": failed.started_at.isoformat(), "duration_seconds": failed.seconds}
         entry |= {"is_retried": True} if failed.retried else {}

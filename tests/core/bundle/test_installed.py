@@ -250,3 +250,9 @@ def test_bundles_that_name_each_other_do_not_loop(install, garden):
     garden.write("tasks/t.json", deploys("@local/acme/yards/yard"))
     (problem,) = garden.problems()
     assert "can't be used" in problem.message
+
+
+def test_an_id_of_another_place_is_not_to_be_mapped(garden):
+    garden.write("tasks/t.json", deploys("@local/nobody/yards/yard"))
+    (problem,) = garden.problems()
+    assert problem.fix == "install the distribution that brings it, or name an env of this bundle: garden"

@@ -235,3 +235,15 @@ async def test_rows_are_json_whatever_is_in_them(
     scripted_model.says("yes \u2028 \ud83d\ude00 \x00 \n")
     await evaluate(make_bundle({"t": ask("Really?\n\u2028")}))
     assert json.loads(json.dumps(rows()[0], allow_nan=False))["turns"][0]["reply"].startswith("yes \u2028")
+
+
+async def test_a_failure_that_was_tolerated_is_told_with_its_own_phase(
+    scripted_model: Any, ask: Ask, make_bundle: Make, evaluate: Evaluate, rows: Rows
+):
+    scripted_model.says("yes")
+    steps = ask("Really?")
+    steps[-1] |= {"prompt_id": "other", "fail_task_on_error": False}
+    await evaluate(make_bundle({"t": steps}))
+    (row,) = rows()
+    assert (row["outcome"], row["error"]["phase"]) == ("failed", "verify")
+    assert row["error"]["reason"].startswith("step 'grade' failed: prompt_id='other': no prompt of that id was sent")
