@@ -1,7 +1,7 @@
 """A double of E2B for the real SDK: the REST API, template builds and envd, over real sockets; boxes are its machines.
 
-``serve()`` runs it on the event loop of a test. As a program it runs by itself, prints its address, and ends with its
-stdin. The SDK is led to it by :func:`settings`.
+:class:`E2BDouble` runs it in a thread. As a program it runs by itself, prints the variables that lead the SDK to it,
+and ends with its stdin.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import AsyncIterator
-from typing import Any
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import Future
+from typing import Any, Self, TypeVar
 
 from e2b.envd.filesystem.filesystem_connect import FilesystemASGIApplication
 from e2b_control import Control, refused
@@ -20,6 +22,8 @@ from e2b_world import API_KEY, Fault, World
 from starlette.responses import JSONResponse, Response
 
 from agent_env_core.testing.asgi import Served
+
+T = TypeVar("T")
 
 ENVD_PORT = 49983
 files = FilesystemASGIApplication(Files())
@@ -152,18 +156,51 @@ async def serve() -> AsyncIterator[tuple[World, str]]:
             await served.close()
 
 
-async def _main() -> None:
-    async with serve() as (world, url):
-        print(json.dumps({"url": url}), flush=True)
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        while line := await reader.readline():  # questions of the test, each answered with a line
-            asked = json.loads(line)
-            world.__dict__.update(asked.get("set", {}))
-            told = {"alive": len(world.sandboxes), "peak": world.peak, "builds": world.builds, "unknown": world.unknown}
-            print(json.dumps(told), flush=True)
+class E2BDouble:
+    """A double in a thread of its own, for as long as the context is open.
+
+    Attributes:
+        world: The account; what it does is done by :meth:`do`.
+        env: The variables that lead the SDK to it.
+    """
+
+    world: World
+    env: dict[str, str]
+
+    def __enter__(self) -> Self:
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(started)), name="e2b-double")
+        self._thread.start()
+        started.result()
+        return self
+
+    async def _run(self, started: Future[None]) -> None:
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            async with serve() as (self.world, url):
+                self.env = settings(url)
+                started.set_result(None)
+                await self._over.wait()
+        except BaseException as exc:
+            if not started.done():
+                started.set_exception(exc)
+            raise
+
+    def __exit__(self, *exc: object) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does something in the account."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+
+def _main() -> int:
+    with E2BDouble() as double:
+        print(json.dumps(double.env), flush=True)
+        sys.stdin.read()
+        return len(double.world.unknown) + len(double.world.sandboxes)
 
 
 if __name__ == "__main__":
-    asyncio.run(_main())
+    sys.exit(_main())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import pwd
 import signal
 import stat
 from collections.abc import AsyncIterator
@@ -88,7 +89,8 @@ class Processes(process_connect.Process):
         argv, cwd = [config.cmd, *config.args], config.cwd if config.has_field("cwd") else "/root"
         name = user.get() or "root"
         if name != "root":
-            argv = ["setpriv", f"--reuid={name}", f"--regid={name}", "--clear-groups", *argv]
+            known = pwd.getpwnam(name)
+            argv = ["setpriv", f"--reuid={known.pw_uid}", f"--regid={known.pw_gid}", "--clear-groups", *argv]
         env = {"HOME": "/root", "USER": name, **sandbox.env, **dict(config.envs)}
         try:
             process = await sandbox.box.spawn(argv, env=env, cwd=cwd)

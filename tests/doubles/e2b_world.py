@@ -97,6 +97,7 @@ class Template:
     image: str = ""
     log: list[tuple[dt.datetime, str]] = field(default_factory=list)
     why: str = ""
+    start: str = ""
     tags: dict[str, str] = field(default_factory=dict)
     root: Root | None = None
     task: asyncio.Task[None] | None = None
@@ -160,19 +161,19 @@ class World:
     # -- sandboxes
 
     def refusal(self) -> tuple[int, str] | None:
-        """Why no sandbox may be created now: status and words."""
+        """Why no sandbox may be created now, as status and words; with None, the place for one is taken."""
         self._made = [moment for moment in self._made if time.monotonic() - moment < 1]
         if len(self._made) >= self.per_second:
             return 429, "you are creating sandboxes too fast"
         if len(self.sandboxes) + self._making >= self.concurrent:
             return 429, f"you have reached the maximum number of concurrent E2B sandboxes ({self.concurrent})"
+        self._made.append(time.monotonic())
+        self._making += 1
         return None
 
     async def create(self, asked: Mapping[str, Any], template: Template) -> Sandbox:
-        """A new sandbox."""
-        self._made.append(time.monotonic())
+        """A new sandbox, in the place that :meth:`refusal` took."""
         sandbox = Sandbox(asked, template)
-        self._making += 1
         try:
             await asyncio.sleep(self.slow)
             sandbox.box = await Box.start(template.root)
@@ -187,6 +188,11 @@ class World:
         self.sandboxes.pop(sandbox.id, None)
         sandbox.state = "ended"
         await sandbox.box.stop()
+
+    async def labelled(self, labels: Mapping[str, str]) -> list[str]:
+        """The ids of the sandboxes that carry labels; what is being made counts as one."""
+        found = [each.id for each in self.sandboxes.values() if labels.items() <= each.metadata.items()]
+        return [*found, *("one in the making" for _ in range(self._making))]
 
     def find(self, name: str) -> Template | None:
         """A template by its name or id."""
@@ -213,6 +219,7 @@ class World:
         """Builds it, behind the answer."""
         template.image, template.steps = asked.get("fromImage", ""), asked.get("steps", [])
         template.status = "building"
+        template.start = asked.get("startCmd", "")
         template.task = asyncio.create_task(self._build(template))
 
     async def _build(self, template: Template) -> None:
@@ -220,6 +227,8 @@ class World:
         try:
             if not BASES.match(template.image):
                 raise BuildFailed(f"failed to pull the image {template.image}: not found")
+            if template.start:
+                raise BuildFailed(f"the start command {template.start!r} runs at the build, and never got ready")
             builder = Builder(self, template)
             template.root = await builder.run(self.folder / template.build)
             template.tags["default"] = template.build

@@ -13,12 +13,10 @@ KEYS_PAGE = "https://e2b.dev/dashboard?tab=keys"
 
 FILE_ERRORS = (FileNotFoundError, IsADirectoryError, PermissionError)
 
-RATE_PAUSE, ROOM_PAUSE = 1.0, 5.0
-"""Seconds to wait after a rate limit, and after a limit on sandboxes that exist. E2B's own number isn't handed on by
-its SDK."""
+PAUSE = 1.0
+"""Seconds to wait after a rate limit. E2B's own number isn't handed on by its SDK."""
 
 _STATUS = re.compile(r"^(\d{3})\b")
-_FULL = re.compile(r"concurren|maximum number|quota|capacity|sandbox limit", re.IGNORECASE)
 
 
 def words(exc: BaseException) -> str:
@@ -35,7 +33,7 @@ def status_of(exc: BaseException) -> int | None:
     return int(found[1]) if found else None
 
 
-def translate(exc: BaseException, doing: str, *, building: bool = False) -> Exception:
+def translate(exc: BaseException, doing: str, *, building: bool = False, pause: float = PAUSE) -> Exception:
     """The error to raise for ``exc``, caught while ``doing`` something (a phrase such as ``creating a sandbox``).
 
     Sandbox errors and the file errors of the contract pass through. What isn't recognised is ``Unavailable``: it may or
@@ -45,6 +43,7 @@ def translate(exc: BaseException, doing: str, *, building: bool = False) -> Exce
         exc: What was caught.
         doing: For the message.
         building: Whether a template was being built, so that a refusal is the image's fault.
+        pause: Seconds to wait where there is no room.
     """
     if isinstance(exc, SandboxError) or type(exc) in FILE_ERRORS:
         return exc  # type: ignore[return-value]  # both are Exceptions
@@ -54,8 +53,7 @@ def translate(exc: BaseException, doing: str, *, building: bool = False) -> Exce
     if isinstance(exc, e2b.AuthenticationException):
         return ConfigError(f"{text}; make a key at {KEYS_PAGE}, then: export {KEY}=e2b_…")
     if isinstance(exc, e2b.RateLimitException | e2b.ServiceBusyException):
-        full = isinstance(exc, e2b.ServiceBusyException) or _FULL.search(str(exc))
-        return Busy(text, ROOM_PAUSE if full else RATE_PAUSE)
+        return Busy(text, pause)
     if isinstance(exc, e2b.SandboxNotFoundException | e2b.SandboxNotRunningException):
         return Gone(text)
     status = status_of(exc)
@@ -73,12 +71,12 @@ def translate(exc: BaseException, doing: str, *, building: bool = False) -> Exce
 
 
 @contextmanager
-def translated(doing: str, *, building: bool = False) -> Iterator[None]:
+def translated(doing: str, *, building: bool = False, pause: float = PAUSE) -> Iterator[None]:
     """Raises what :func:`translate` makes of any exception of the block."""
     try:
         yield
     except Exception as exc:
-        error = translate(exc, doing, building=building)
+        error = translate(exc, doing, building=building, pause=pause)
         if error is exc:
             raise
         raise error from exc

@@ -21,7 +21,7 @@ class Factory:
         """A provider with these settings.
 
         Raises:
-            ConfigError: A wrong setting, or no API key.
+            ConfigError: A wrong setting.
         """
         from agent_env_e2b.provider import E2BProvider
 

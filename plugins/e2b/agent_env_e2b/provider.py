@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import re
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent_env_core.errors import ConfigError, Gone, Unsupported
+from agent_env_core.errors import ConfigError, Gone, SandboxError, Unsupported, describe
 from agent_env_core.sandbox.contract import Capabilities, Image, SandboxInfo, SandboxSpec, refuse_unsupported
 from agent_env_core.sandbox.leases import EXPIRES_LABEL, expires_label
 from agent_env_e2b import templates
@@ -21,6 +22,8 @@ from agent_env_e2b.supervisor import WORKDIR_VARIABLE, packed
 
 if TYPE_CHECKING:
     from e2b import AsyncSandbox
+
+logger = logging.getLogger("agent_env_e2b")
 
 PROVIDER_LABEL = "agent-env.provider"
 PORTS_LABEL, USER_LABEL, TTL_LABEL = "agent-env.ports", "agent-env.user", "agent-env.ttl"
@@ -36,16 +39,12 @@ class E2BProvider:
 
     Args:
         settings: Sizes and limits.
-
-    Raises:
-        ConfigError: The environment has no API key.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
-        if not os.environ.get(KEY):
-            raise ConfigError(f"e2b: {KEY} isn't set; make a key at {KEYS_PAGE}, then: export {KEY}=e2b_…")
         self._mains: dict[str, Main] = {}
+        self._undoing: set[asyncio.Task[None]] = set()
 
     @property
     def name(self) -> str:
@@ -64,11 +63,17 @@ class E2BProvider:
             ttl_enforced=True,
             extend=True,
             max_ttl=LONGEST[self.settings.plan],
-            creates_per_second=CREATES[self.settings.plan],
+            creates_per_second=self.settings.creates_per_second or CREATES[self.settings.plan],
         )
 
     def _account(self, *, retries: int = 3) -> dict[str, Any]:
-        """Where the SDK asks, and how often; the key it takes from the environment."""
+        """Where the SDK asks, and how often; the key it takes from the environment.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        if not os.environ.get(KEY):
+            raise ConfigError(f"e2b: {KEY} isn't set; make a key at {KEYS_PAGE}, then: export {KEY}=e2b_…")
         where = {"domain": self.settings.domain} if self.settings.domain else {}
         return {**where, "retries": retries, "request_timeout": self.settings.request_timeout}
 
@@ -87,10 +92,24 @@ class E2BProvider:
             )
         refuse_unsupported(self.name, self.capabilities, spec)
         template, user = templates.parts(spec.image)
+        making = asyncio.create_task(self._make(template, spec, user))
+        try:
+            sandbox = await asyncio.shield(making)
+        except asyncio.CancelledError:  # E2B goes on with it, so it's waited for behind, and undone
+            self._undo(making)
+            raise
+        try:
+            return await self._started(sandbox, spec, user)
+        except BaseException:
+            await asyncio.shield(self._undo(making))
+            raise
+
+    async def _make(self, template: str, spec: SandboxSpec, user: str) -> AsyncSandbox:
         from e2b import AsyncSandbox
 
-        with translated(f"creating a sandbox of {template}"):
-            sandbox = await AsyncSandbox.create(
+        account = self._account(retries=0)  # the core waits for room, and looks for what got lost
+        with translated(f"creating a sandbox of {template}", pause=self.settings.retry_after):
+            return await AsyncSandbox.create(
                 template,
                 timeout=math.ceil(spec.ttl),
                 metadata=_metadata(spec, user),
@@ -98,13 +117,23 @@ class E2BProvider:
                 allow_internet_access=spec.network != "none",
                 network=_network(spec),
                 lifecycle={"on_timeout": "kill"},
-                **self._account(retries=0),  # the core waits for room, and looks for what got lost
+                **account,
             )
-        try:
-            return await self._started(sandbox, spec, user)
-        except BaseException:
-            await asyncio.shield(_discard(sandbox))
-            raise
+
+    def _undo(self, making: asyncio.Task[AsyncSandbox]) -> asyncio.Task[None]:
+        """Ends what a create makes, once it has."""
+
+        async def undo() -> None:
+            try:
+                sandbox = await making
+                await self.kill(sandbox.sandbox_id)
+            except SandboxError as exc:  # it was made not at all, or its time ends it
+                logger.debug("%s", describe(exc))
+
+        task = asyncio.create_task(undo())
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
+        return task
 
     async def _started(self, sandbox: AsyncSandbox, spec: SandboxSpec, user: str) -> E2BSandbox:
         """Makes the working folder and starts the main process."""
@@ -161,7 +190,8 @@ class E2BProvider:
         return bool(killed)
 
     async def aclose(self) -> None:
-        """Lets go of connections."""
+        """Lets go of connections, once what was given up is undone."""
+        await asyncio.gather(*self._undoing)
         mains, self._mains = list(self._mains.values()), {}
         await asyncio.gather(*(main.close() for main in mains))
 
@@ -198,8 +228,3 @@ def _described(info: Any) -> SandboxInfo:
     if lived > float(labels.get(TTL_LABEL, "inf")) + _SLACK:
         labels[EXPIRES_LABEL] = str(int(info.end_at.timestamp()))
     return SandboxInfo(info.sandbox_id, labels)
-
-
-async def _discard(sandbox: AsyncSandbox) -> None:
-    with translated("ending a sandbox that didn't start"):
-        await sandbox.kill()

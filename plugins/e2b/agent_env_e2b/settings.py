@@ -31,6 +31,12 @@ class Settings(ProviderSettings):
     memory_mb: int = Field(
         default=1024, ge=512, description="MiB of memory of every sandbox, an even number; another one, as for cpu"
     )
+    creates_per_second: float = Field(
+        default=0.0, ge=0, description="how many sandboxes are created in a second at most; 0 takes the plan's number"
+    )
+    retry_after: float = Field(
+        default=3.0, gt=0, description="seconds to wait where the account has no room; E2B doesn't say for how long"
+    )
     output_mb: int = Field(
         default=16, ge=1, description="MiB of stdout, and of stderr, kept of one command; the rest is dropped"
     )

@@ -3,77 +3,66 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import pytest
 from agent_env_e2b.provider import E2BProvider
 from agent_env_e2b.settings import Settings
+from e2b_double import E2BDouble
 from e2b_world import Fault
 
 from agent_env_core.testing.sandbox import SandboxConformance
 
-if TYPE_CHECKING:
-    from e2b_world import World
+FAST = Settings(plan="pro", retry_after=0.2, creates_per_second=1000)
 
 
 class TestE2B(SandboxConformance):
     @pytest.fixture
-    async def provider(self, world: World) -> AsyncIterator[E2BProvider]:
-        made = E2BProvider(Settings(plan="pro"))
+    async def provider(self, double: E2BDouble) -> AsyncIterator[E2BProvider]:
+        made = E2BProvider(FAST)
         yield made
         await made.aclose()
 
     @pytest.fixture
-    async def image(self, provider, tmp_path_factory):  # each double is an account of its own
-        from agent_env_core.testing.running import prepare_base
-
-        return await prepare_base(provider, self.base_image, tmp_path_factory.mktemp("context"))
-
-    @pytest.fixture
-    def outside(self, world: World):
+    def outside(self, double: E2BDouble):
         async def count(labels: Mapping[str, str]) -> list[str]:
-            return [each.id for each in world.sandboxes.values() if labels.items() <= each.metadata.items()]
+            return double.do(double.world.labelled(labels))
 
         return count
 
     @pytest.fixture
-    def faults(self, world: World, provider: E2BProvider, monkeypatch: pytest.MonkeyPatch):
+    def faults(self, double: E2BDouble, provider: E2BProvider, monkeypatch: pytest.MonkeyPatch):
         def scripted(*faults: Fault):
             @contextlib.asynccontextmanager
             async def bring_about() -> AsyncIterator[E2BProvider]:
-                world.faults = list(faults)
+                double.world.faults = [replace(fault) for fault in faults]
                 try:
                     yield provider
                 finally:
-                    world.faults = []
+                    double.world.faults = []
 
             return bring_about
 
         @contextlib.asynccontextmanager
         async def refused() -> AsyncIterator[E2BProvider]:
-            key = os.environ["E2B_API_KEY"]
             monkeypatch.setenv("E2B_API_KEY", "e2b_wrong")
-            other = E2BProvider(Settings(plan="pro"))
             try:
-                yield other
+                yield provider
             finally:
-                await other.aclose()
-                monkeypatch.setenv("E2B_API_KEY", key)
+                monkeypatch.setenv("E2B_API_KEY", double.env["E2B_API_KEY"])
 
         @contextlib.asynccontextmanager
         async def evicted() -> AsyncIterator[E2BProvider]:
-            for sandbox in list(world.sandboxes.values()):
-                await world.end(sandbox)
+            for sandbox in list(double.world.sandboxes.values()):
+                double.do(double.world.end(sandbox))
             yield provider
 
-        everything = [Fault(call) for call in ("POST /", "GET /", "DELETE /")]
         full = "you have reached the maximum number of concurrent E2B sandboxes (20)"
         return {
             "config": refused,
             "busy": scripted(Fault("POST /v2/sandboxes", 429, full)),
-            "unavailable": scripted(*everything),
+            "unavailable": scripted(*(Fault(call) for call in ("POST /", "GET /", "DELETE /"))),
             "lost": scripted(
                 Fault("POST /v2/sandboxes", 504, after=True), Fault("POST /process.Process/Start", events=2, times=1)
             ),
