@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_env_core.errors import Gone, SandboxError, Unavailable
+from agent_env_core.sandbox.commands import TOKEN_VARIABLE, Kept, finish
 from agent_env_core.sandbox.contract import ExecResult
 from agent_env_e2b.failure import obituary, translated
 from agent_env_e2b.supervisor import (
     LONGEST_LINE,
-    TOKEN_VARIABLE,
     Report,
     end_line,
     input_path,
@@ -36,22 +36,6 @@ LINGER = 0.5
 
 SWEEP_TIMEOUT = 30.0
 """Seconds the killing of a tree may take."""
-
-_endings: set[asyncio.Task[Any]] = set()  # a task nobody holds may be collected before its end
-
-
-async def finish(ending: Coroutine[Any, Any, None]) -> None:
-    """Waits for an ending, which goes on where the waiting is cancelled."""
-    task = asyncio.create_task(ending)
-    _endings.add(task)
-    task.add_done_callback(_ended)
-    await asyncio.shield(task)
-
-
-def _ended(task: asyncio.Task[Any]) -> None:
-    _endings.discard(task)
-    if not task.cancelled():
-        task.exception()  # whoever still waits has it
 
 
 class Stream:
@@ -170,8 +154,8 @@ class Command:
         self._sandbox, self._user, self._limit = sandbox, user, limit
         self._request_timeout = request_timeout
         self._token = secrets.token_hex(12)
-        self._outputs = {"o": bytearray(), "e": bytearray()}
-        self._report = Report(lambda kind, data: self._outputs[kind].extend(data))
+        self._outputs = {"o": Kept(limit), "e": Kept(limit)}
+        self._report = Report(lambda kind, data: self._outputs[kind].add(data))
 
     async def run(
         self,
@@ -264,6 +248,6 @@ class Command:
         return ExecResult(report.code, self._output("o"), self._output("e"))
 
     def _output(self, kind: str) -> bytes:
-        dropped = self._report.dropped.get(kind, 0)
-        note = f"\n[agent-env: {dropped} more bytes were dropped]\n" if dropped else ""
-        return bytes(self._outputs[kind]) + note.encode()
+        output = self._outputs[kind]
+        output.dropped = self._report.dropped.get(kind, 0)
+        return output.value()

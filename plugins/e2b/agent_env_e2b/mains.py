@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from agent_env_core.errors import Gone, SandboxError, describe
+from agent_env_core.sandbox.commands import TOKEN_VARIABLE
 from agent_env_e2b.commands import Stream
 from agent_env_e2b.failure import translated
-from agent_env_e2b.supervisor import TOKEN_VARIABLE, Report, packed, run_line
+from agent_env_e2b.supervisor import Report, packed, run_line
 
 if TYPE_CHECKING:
     from e2b import AsyncSandbox

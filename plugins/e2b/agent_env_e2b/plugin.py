@@ -21,11 +21,13 @@ class Factory:
         """A provider with these settings.
 
         Raises:
-            ConfigError: A wrong setting.
+            ConfigError: A wrong setting, or no API key.
         """
-        from agent_env_e2b.provider import E2BProvider
+        from agent_env_e2b.provider import E2BProvider, require_key
 
-        return E2BProvider(Settings.read("e2b", Settings.from_environment() | dict(config)))
+        settings = Settings.read("e2b", config)
+        require_key()
+        return E2BProvider(settings)
 
 
 @hookimpl

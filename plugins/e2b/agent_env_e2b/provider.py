@@ -72,8 +72,7 @@ class E2BProvider:
         Raises:
             ConfigError: There is none.
         """
-        if not os.environ.get(KEY):
-            raise ConfigError(f"e2b: {KEY} isn't set; make a key at {KEYS_PAGE}, then: export {KEY}=e2b_…")
+        require_key()
         where = {"domain": self.settings.domain} if self.settings.domain else {}
         return {**where, "retries": retries, "request_timeout": self.settings.request_timeout}
 
@@ -194,6 +193,16 @@ class E2BProvider:
         await asyncio.gather(*self._undoing)
         mains, self._mains = list(self._mains.values()), {}
         await asyncio.gather(*(main.close() for main in mains))
+
+
+def require_key() -> None:
+    """Refuses to go on without a key in the environment.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if not os.environ.get(KEY):
+        raise ConfigError(f"e2b: {KEY} isn't set; make a key at {KEYS_PAGE}, then: export {KEY}=e2b_…")
 
 
 def _metadata(spec: SandboxSpec, user: str) -> dict[str, str]:

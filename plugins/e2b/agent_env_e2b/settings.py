@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from agent_env_core.sandbox.settings import ProviderSettings
-
-PREFIX = "AGENT_ENV_E2B_"
-"""Before a setting's name in upper case: the variable of the environment that sets it."""
 
 LONGEST = {"hobby": 3600.0, "pro": 86400.0}
 """Seconds a sandbox may live, by plan (E2B's documentation, 2026)."""
@@ -24,8 +20,8 @@ class Settings(ProviderSettings):
 
     plan: Literal["hobby", "pro"] = Field(
         default="hobby",
-        description="your account's plan: how long a sandbox may live (1 h, 24 h) and how many are created in a second"
-        " (1, 5)",
+        description="the account's plan, hobby or pro: how long a sandbox may live (1 h, 24 h), and how many are"
+        " created in a second (1, 5)",
     )
     cpu: int = Field(default=2, ge=1, le=32, description="cores of every sandbox; another number is another template")
     memory_mb: int = Field(
@@ -51,9 +47,3 @@ class Settings(ProviderSettings):
         if value % 2:
             raise ValueError("must be an even number, as E2B wants it")
         return value
-
-    @classmethod
-    def from_environment(cls) -> dict[str, str]:
-        """What the environment sets: ``AGENT_ENV_E2B_PLAN=pro``, say."""
-        found = ((name, os.environ.get(PREFIX + name.upper())) for name in cls.model_fields)
-        return {name: value for name, value in found if value is not None}

@@ -31,7 +31,6 @@ IMAGE_ENV, IMAGE_WORKDIR = "/etc/agent-env/env", "/etc/agent-env/workdir"
 """Where a template keeps its image's variables, each ended by a NUL, and its working folder."""
 
 WORKDIR_VARIABLE = "AGENT_ENV_WORKDIR"
-TOKEN_VARIABLE = "AGENT_ENV_EXEC"  # noqa: S105 - a variable's name
 
 LONGEST_LINE = 100_000
 """Bytes of a command line from which on it goes by a file: Linux takes 128 KiB in one argument."""

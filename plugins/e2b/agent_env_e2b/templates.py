@@ -8,19 +8,18 @@ its first build begins.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import logging
 import os
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_env_core.errors import ConfigError, ImageError
+from agent_env_core.errors import ImageError
 from agent_env_core.sandbox.contract import Image
+from agent_env_core.sandbox.locks import held, lock_path
 from agent_env_e2b.dockerfile import Plan, plan_of_context, plan_of_ref
 from agent_env_e2b.failure import translated, words
 from agent_env_e2b.settings import Settings
@@ -75,7 +74,7 @@ async def prepare(image: Image, settings: Settings, account: Mapping[str, Any]) 
         raise ImageError(f"e2b: {plan.what} can't be built: {words(exc)}") from exc
     name = f"agent-env-{plan.slug}-{digest}"
     if not await _is_ready(name, account):
-        async with _one_at_a_time(f"{account.get('domain')} {name}"):
+        async with held(_lock(account, name), f"the template {name}"):
             if not await _is_ready(name, account):
                 await _build(template, name, plan, settings, account)
     return f"{name}@{plan.user}"
@@ -151,23 +150,7 @@ async def _build_once(
     logger.info("built the template %s", name)
 
 
-@asynccontextmanager
-async def _one_at_a_time(what: str) -> AsyncIterator[None]:
-    """Holds a lock that all processes of this user on this machine share, one for each template of an account."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agent-env" / "e2b"
+def _lock(account: Mapping[str, Any], name: str) -> Path:
+    """The file to lock for a template of an account."""
     key = hashlib.sha256(os.environ.get("E2B_API_KEY", "").encode()).hexdigest()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / f"{hashlib.sha256(f'{key} {what}'.encode()).hexdigest()[:16]}.lock").open("w")
-    except OSError as exc:
-        raise ConfigError(f"e2b: can't write to {folder} ({exc.strerror}); set XDG_CACHE_HOME to a folder") from exc
-    with file:
-        pause = 0.01
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:  # waited for here, not in a thread, so that the wait can be cancelled
-                await asyncio.sleep(pause)
-                pause = min(0.5, pause * 1.5)
-        yield
+    return lock_path("e2b", f"{key} {account.get('domain')} {name}")

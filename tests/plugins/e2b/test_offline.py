@@ -26,7 +26,13 @@ from agent_env_core.sandbox.contract import SandboxProvider, SandboxSpec
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_looking_at_the_provider_needs_neither_the_sdk_nor_an_account() -> None:
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("E2B_API_KEY", "e2b_some")
+
+
+@pytest.mark.usefixtures("key")
+def test_looking_at_the_provider_needs_no_sdk() -> None:
     script = (
         "import sys; from agent_env_core.plugins import plugins\n"
         "assert plugins().sandbox_provider('e2b')({}).capabilities.isolation == 'vm'\n"
@@ -37,6 +43,8 @@ def test_looking_at_the_provider_needs_neither_the_sdk_nor_an_account() -> None:
 
 
 async def test_a_missing_key_is_told_in_one_line_with_the_fix() -> None:
+    with pytest.raises(ConfigError, match="E2B_API_KEY isn't set"):
+        Factory()({})
     provider = E2BProvider()
     spec = SandboxSpec("agent-env-x-0@root", 60)
     for call in (provider.create(spec), provider.attach("i0123456789"), provider.kill("i0123456789")):
@@ -52,6 +60,7 @@ def test_plans_differ() -> None:
     assert E2BProvider(Settings(creates_per_second=20)).capabilities.creates_per_second == 20
 
 
+@pytest.mark.usefixtures("key")
 def test_the_environment_sets_what_the_call_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_ENV_E2B_PLAN", "pro")
     monkeypatch.setenv("AGENT_ENV_E2B_CPU", "8")
@@ -60,6 +69,7 @@ def test_the_environment_sets_what_the_call_does_not(monkeypatch: pytest.MonkeyP
     assert (provider.settings.plan, provider.settings.cpu) == ("pro", 4)
 
 
+@pytest.mark.usefixtures("key")
 @pytest.mark.parametrize(
     ("config", "says"),
     [
@@ -80,6 +90,7 @@ def test_the_readme_has_the_settings() -> None:
     assert set(Settings.model_fields) <= rows
 
 
+@pytest.mark.usefixtures("key")
 async def test_cores_and_memory_of_one_sandbox_are_refused_with_the_fix() -> None:
     for settings in ({"cpu": 2.0}, {"memory_mb": 512}):
         with pytest.raises(Unsupported, match=r"cpu and memory_mb .*of the provider"):
