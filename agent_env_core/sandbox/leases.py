@@ -21,6 +21,9 @@ from agent_env_core.sandbox.machine import boot_id, host_id, process_is_dead, pr
 if TYPE_CHECKING:
     from agent_env_core.sandbox.contract import SandboxInfo, SandboxProvider
 
+PROVIDER_LABEL = "agent-env.provider"
+"""The provider's name, on an engine or account that others use as well: what has none isn't ours."""
+
 RUN_LABEL = "agent-env.run"
 OWNER_LABEL = "agent-env.owner"
 EXPIRES_LABEL = "agent-env.expires"

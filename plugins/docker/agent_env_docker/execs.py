@@ -19,10 +19,11 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_env_core.errors import Gone, SandboxError, Unavailable, describe
+from agent_env_core.sandbox.commands import KILL_TREE, TOKEN_VARIABLE, Kept, finish
 from agent_env_core.sandbox.contract import ExecResult
 from agent_env_docker.engine import Engine
 from agent_env_docker.failure import alive, inside, short
@@ -32,28 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agent_env_docker")
 
-TOKEN = "AGENT_ENV_EXEC"  # noqa: S105 - a variable's name
-
 _START = 'read -r go || exit 125; echo $$ >&2; exec "$@"'
-
-# Arguments: token, session. Kills both kinds of members until a look finds none; a zombie is dead.
-_KILL = r"""
-round=0
-while :; do
-  found=
-  for file in $(grep -lsF -e "$1" /proc/[0-9]*/environ 2>/dev/null); do
-    pid=${file#/proc/}; found="$found ${pid%/environ}"
-  done
-  for file in /proc/[0-9]*/stat; do
-    { read -r line <"$file"; } 2>/dev/null || continue
-    pid=${line%% *}; set -- $1 $2 ${line##*) }
-    [ "$3" != Z ] && [ "$6" = "$2" ] && found="$found $pid"
-  done
-  [ -z "$found" ] && exit 0
-  kill -9 $found 2>/dev/null
-  round=$((round + 1)); [ $round -gt 500 ] && exit 1
-done
-"""
 
 # What the engine says where the *command* is at fault: then its words are the command's result.
 _COMMAND_FAULTS = (
@@ -101,29 +81,12 @@ async def run(
         finished, _ = await asyncio.wait({done}, timeout=timeout)
     except asyncio.CancelledError:
         with contextlib.suppress(SandboxError):  # the caller left; where the sandbox ended too, the next call says so
-            await _shielded(_end(engine, command, done))
+            await finish(_end(engine, command, done))
         raise
     if finished:
         return done.result()
-    await _shielded(_end(engine, command, done))
+    await finish(_end(engine, command, done))
     return ExecResult(None, command.stdout, command.stderr, timed_out=True)
-
-
-async def _shielded(ending: Coroutine[Any, Any, None]) -> None:
-    """Waits for an ending, which goes on where the waiting is cancelled."""
-    task = asyncio.create_task(ending)
-    _endings.add(task)
-    task.add_done_callback(_ended)
-    await asyncio.shield(task)
-
-
-_endings: set[asyncio.Task[None]] = set()  # a task nobody holds may be collected before its end
-
-
-def _ended(task: asyncio.Task[None]) -> None:
-    _endings.discard(task)
-    if not task.cancelled():
-        task.exception()  # whoever still waits has it
 
 
 async def _end(engine: Engine, command: Command, done: asyncio.Future[ExecResult]) -> None:
@@ -150,31 +113,25 @@ class Command:
         self._sandbox_id = sandbox_id
         self._argv = list(argv)
         self._token = secrets.token_hex(12)
-        self._env = {**env, TOKEN: self._token}
+        self._env = {**env, TOKEN_VARIABLE: self._token}
         self._cwd = cwd
         self._stdin = stdin
-        self._limit = limit
         self._lock = threading.Lock()
         self._over = False  # it must not start any more
         self._exec_id: str | None = None  # set once it may have started
         self._socket: socket.socket | None = None
         self._session: int | None = None
-        self._outputs = {_STDOUT: bytearray(), _STDERR: bytearray()}
-        self._dropped = {_STDOUT: 0, _STDERR: 0}
+        self._outputs = {_STDOUT: Kept(limit), _STDERR: Kept(limit)}
 
     @property
     def stdout(self) -> bytes:
         """What it has written to stdout so far."""
-        return self._output(_STDOUT)
+        return self._outputs[_STDOUT].value()
 
     @property
     def stderr(self) -> bytes:
         """What it has written to stderr so far."""
-        return self._output(_STDERR)
-
-    def _output(self, kind: int) -> bytes:
-        note = f"\n[agent-env: {self._dropped[kind]} more bytes were dropped]\n" if self._dropped[kind] else ""
-        return bytes(self._outputs[kind]) + note.encode()
+        return self._outputs[_STDERR].value()
 
     # -- running
 
@@ -235,14 +192,9 @@ class Command:
         output = self._outputs.get(kind)
         if output is None:
             return
-        room = max(0, self._limit - len(output))
-        output += data[:room]
-        self._dropped[kind] += len(data) - min(room, len(data))
+        output.add(data)
         if kind == _STDERR and self._session is None:
-            line, newline, rest = bytes(output).partition(b"\n")
-            if newline and line.isdigit():
-                self._session = int(line)
-                output[:] = rest
+            self._session = output.take_number()
 
     # -- its end
 
@@ -316,7 +268,7 @@ class Command:
 
     def _sweep(self, client: APIClient) -> str | None:
         """Kills what is there of the tree; returns why that failed, or None."""
-        script = ["sh", "-c", _KILL, "sh", self._token, str(self._session or "unknown")]
+        script = ["sh", "-c", KILL_TREE, "sh", self._token, str(self._session or "unknown")]
         made = client.exec_create(self._sandbox_id, script)
         said = client.exec_start(made["Id"])
         code = _short_code(client, made["Id"])

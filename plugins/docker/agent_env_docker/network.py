@@ -11,8 +11,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from agent_env_core.errors import ConfigError, describe
+from agent_env_core.sandbox.locks import lock_path, locked
 from agent_env_docker.failure import words
-from agent_env_docker.locks import locked
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -40,7 +40,8 @@ def ensure(client: APIClient) -> str | None:
     if _is_there(client):
         return NETWORK
     try:
-        with locked(NETWORK):  # an engine may let two networks of one name come to be, and then knows neither by it
+        # An engine may let two networks of one name come to be, and then knows neither by it.
+        with locked(lock_path("docker", NETWORK)):
             if _is_there(client):
                 return NETWORK
             options, labels = {_APART: "false"}, {NETWORK_LABEL: "1"}

@@ -21,7 +21,7 @@ from agent_env_core.sandbox.contract import (
     Unused,
     refuse_unsupported,
 )
-from agent_env_core.sandbox.leases import EXPIRES_LABEL, expires_label
+from agent_env_core.sandbox.leases import EXPIRES_LABEL, PROVIDER_LABEL, expires_label
 from agent_env_docker import execs, files, images, network, prereqs
 from agent_env_docker.engine import Engine
 from agent_env_docker.failure import alive, inside, is_alive, is_id, last_words, short, translated, words
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 logger = logging.getLogger("agent_env_docker")
-
-PROVIDER_LABEL = "agent-env.provider"
 
 KEPT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID")
 """What root may still do in a sandbox: what installing packages and running servers takes, and no more."""

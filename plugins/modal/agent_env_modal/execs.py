@@ -19,11 +19,12 @@ import contextlib
 import os
 import secrets
 import shlex
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from agent_env_core.errors import SandboxError, Unavailable
+from agent_env_core.sandbox.commands import KILL_TREE, TOKEN_VARIABLE, Kept, finish
 from agent_env_core.sandbox.contract import ExecResult
 from agent_env_modal.failure import translated
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from modal.container_process import ContainerProcess
     from modal.io_streams import StreamReader
     from modal.sandbox import Sandbox
-
-TOKEN = "AGENT_ENV_EXEC"  # noqa: S105 - a variable's name
 
 ARGV_LIMIT = 48 << 10
 """Bytes of arguments that are handed to the SDK, which takes 64 KiB; what is longer goes through a file."""
@@ -51,26 +50,6 @@ if [ "$code" = 0 ]; then
 fi
 printf '%s %s\n' "$AGENT_ENV_EXEC" "$code"
 printf '%s\n' "$AGENT_ENV_EXEC" >&2
-"""
-
-# Arguments: token, session. Looks until it finds no member of either kind; a zombie is dead.
-_KILL = r"""
-token=$1 session=$2 looks=0
-while [ "$looks" -lt 500 ]; do
-  looks=$((looks + 1)) found=
-  for file in $(grep -lsF -e "$token" /proc/[0-9]*/environ 2>/dev/null); do
-    pid=${file#/proc/}; pid=${pid%/environ}
-    [ "$pid" = $$ ] || found="$found $pid"
-  done
-  for file in /proc/[0-9]*/stat; do
-    { read -r line <"$file"; } 2>/dev/null || continue
-    pid=${line%% *}; set -- ${line##*) }
-    [ "$1" != Z ] && [ "$4" = "$session" ] && found="$found $pid"
-  done
-  [ -n "$found" ] || exit 0
-  kill -9 $found 2>/dev/null
-done
-exit 1
 """
 
 _CHUNK = 1 << 20
@@ -102,7 +81,7 @@ class Command:
     ) -> None:
         self._sandbox, self._argv, self._cwd, self._stdin = sandbox, list(argv), cwd, stdin
         self._token = secrets.token_hex(16)
-        self._env: dict[str, str | None] = {**env, TOKEN: self._token}
+        self._env: dict[str, str | None] = {**env, TOKEN_VARIABLE: self._token}
         self._out, self._err = Output(self._token, limit), Output(self._token, limit, told=True)
 
     async def run(self, timeout: float | None) -> ExecResult:
@@ -113,11 +92,11 @@ class Command:
             done, _ = await asyncio.wait({following}, timeout=timeout)
         except asyncio.CancelledError:
             with contextlib.suppress(SandboxError):  # the caller left; if something is wrong, the next call says so
-                await _shielded(self._end(starting, following))
+                await finish(self._end(starting, following))
             raise
         if done:
             return ExecResult(following.result(), self._out.value(), self._err.value())
-        await _shielded(self._end(starting, following))
+        await finish(self._end(starting, following))
         return ExecResult(None, self._out.value(), self._err.value(), timed_out=True)
 
     async def _start(self) -> ContainerProcess[bytes]:
@@ -177,7 +156,7 @@ class Command:
             await asyncio.gather(starting, following, return_exceptions=True)
 
     async def _kill(self) -> None:
-        shell = ["sh", "-c", _KILL, "sh", self._token, self._err.told or "none"]
+        shell = ["sh", "-c", KILL_TREE, "sh", self._token, self._err.told or "none"]
         try:
             async with asyncio.timeout(_KILL_SECONDS):
                 with translated("ending a command"):
@@ -203,9 +182,8 @@ class Output:
     """
 
     def __init__(self, token: str, limit: int, *, told: bool = False) -> None:
-        self._token, self._limit = token.encode(), limit
-        self._kept, self._tail = bytearray(), bytearray()
-        self._dropped = 0
+        self._token = token.encode()
+        self._kept, self._tail = Kept(limit), bytearray()
         self._heading = told
         self.told = ""
         self.code: int | None = None
@@ -247,31 +225,11 @@ class Output:
         """Moves the first ``count`` bytes out of what is looked through."""
         if count <= 0:
             return
-        room = max(0, self._limit - len(self._kept))
-        self._kept += self._tail[: min(room, count)]
-        self._dropped += max(0, count - room)
+        self._kept.add(self._tail[:count])
         del self._tail[:count]
 
     def value(self) -> bytes:
         """What was kept; it says so where something was dropped."""
         if not self._heading:
             self._keep(len(self._tail))  # a command that was cut off has no token behind its output
-        note = f"\n[agent-env: {self._dropped} more bytes were dropped]\n" if self._dropped else ""
-        return bytes(self._kept) + note.encode()
-
-
-_endings: set[asyncio.Task[None]] = set()  # a task nobody holds may be collected before its end
-
-
-async def _shielded(ending: Coroutine[Any, Any, None]) -> None:
-    """Waits for an ending, which goes on where the waiting is cancelled."""
-    task = asyncio.create_task(ending)
-    _endings.add(task)
-    task.add_done_callback(_ended)
-    await asyncio.shield(task)
-
-
-def _ended(task: asyncio.Task[None]) -> None:
-    _endings.discard(task)
-    if not task.cancelled():
-        task.exception()  # whoever still waits has it
+        return self._kept.value()

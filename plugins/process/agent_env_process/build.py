@@ -7,7 +7,6 @@ in one step: until then the folder is a ruin that the next build clears away.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -15,7 +14,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from agent_env_core.errors import ConfigError
-from agent_env_process.commands import HEARTBEAT, run
+from agent_env_core.sandbox.locks import held
+from agent_env_process.commands import run
 from agent_env_process.files import folder_size, remove_tree
 from agent_env_process.images import Environment, ImageCache, PreparedImage
 from agent_env_process.plan import Pip, Plan
@@ -39,7 +39,7 @@ async def build(cache: ImageCache, plan: Plan) -> PreparedImage:
         raise ConfigError(
             f"process: can't write to {cache.folder} ({exc.strerror}); set XDG_CACHE_HOME to a local folder"
         ) from exc
-    async with _locked(cache.lock(cache.place(plan.ref))):
+    async with held(cache.lock(cache.place(plan.ref)), f"the image {plan.ref}"):
         found = cache.find(plan.ref)
         if found is not None:
             return found
@@ -59,7 +59,7 @@ async def _environment(cache: ImageCache, plan: Plan) -> Environment:
     """The Python environment that the image needs, made where there is none yet."""
     key = environment_key(plan)
     place = cache.environment_place(key)
-    async with _locked(cache.lock(place)):
+    async with held(cache.lock(place), f"the Python environment {key}"):
         found = cache.find_environment(key)
         if found is not None:
             found.touch()
@@ -104,20 +104,3 @@ async def _fresh(place: Path) -> AsyncIterator[None]:
     except BaseException:
         await asyncio.shield(asyncio.to_thread(remove_tree, place))
         raise
-
-
-@asynccontextmanager
-async def _locked(path: Path) -> AsyncIterator[None]:
-    """Holds a lock between processes; asked for with growing pauses, so that waiting can be cancelled."""
-    pause, waited = 0.01, 0.0
-    with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if waited < HEARTBEAT <= waited + pause:
-                    log.info("waiting for another process that prepares the same image (%s)", path.stem)
-            await asyncio.sleep(pause)
-            waited, pause = waited + pause, min(2 * pause, 0.5)
-        yield

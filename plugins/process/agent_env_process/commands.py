@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from agent_env_process.output import Kept
+from agent_env_core.sandbox.commands import Kept
 from agent_env_process.procs import end_all
 from agent_env_process.spawn import Child
 

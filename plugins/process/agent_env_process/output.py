@@ -1,35 +1,12 @@
-"""Where output goes: bounded in memory for commands, bounded on disk for a sandbox's main process."""
+"""Where the output of a sandbox's main process goes: bounded on disk."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import BinaryIO
 
-COMMAND_LIMIT = 32 * 1024 * 1024
-"""Bytes kept of each stream of one command; a program may print for ever, this process must not keep it all."""
-
 LOG_LIMIT = 512 * 1024
 """Bytes after which a log file is put aside; one older file is kept."""
-
-
-class Kept:
-    """The first :data:`COMMAND_LIMIT` bytes of a stream, and a note where that isn't all."""
-
-    def __init__(self, limit: int = COMMAND_LIMIT) -> None:
-        self._data = bytearray()
-        self._limit = limit
-        self._dropped = 0
-
-    def add(self, data: bytes) -> None:
-        """Keeps what fits."""
-        room = self._limit - len(self._data)
-        self._data += data[:room]
-        self._dropped += max(0, len(data) - room)
-
-    def value(self) -> bytes:
-        """What was kept."""
-        note = f"\n[agent-env: {self._dropped} more bytes were dropped]\n".encode() if self._dropped else b""
-        return bytes(self._data) + note
 
 
 class LogFile:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from agent_env_core.errors import Gone, Unavailable, Unsupported
+from agent_env_core.sandbox.commands import Kept
 from agent_env_core.sandbox.contract import Endpoint, ExecResult
 from agent_env_core.sandbox.leases import EXPIRES_LABEL, expires_label
 from agent_env_process.environment import LOOPBACK
 from agent_env_process.images import PreparedImage
-from agent_env_process.output import Kept
 from agent_env_process.procs import end_all
 from agent_env_process.rooted import Rooted
 from agent_env_process.running import WITHOUT_HOLDER, Running, death
@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 COMMAND_MARK = "AGENT_ENV_COMMAND"
 """Holds a value of its own in every process of one command."""
+
+COMMAND_LIMIT = 32 << 20
+"""Bytes kept of each stream of one command; a program may print for ever, this process must not keep it all."""
 
 
 class ProcessSandbox:
@@ -86,7 +89,7 @@ class ProcessSandbox:
         view = view_of(record, self._state, self._image)
         own = {name: view.text(value) for name, value in (env or {}).items()}
         whole = {**record.env, **own, COMMAND_MARK: mark}
-        out, err = Kept(), Kept()
+        out, err = Kept(COMMAND_LIMIT), Kept(COMMAND_LIMIT)
         try:
             command, place = view.command(argv, whole, record.workdir if cwd is None else view.folder(cwd))
             child = Child(command, env=whole, cwd=place, stdout=out.add, stderr=err.add, stdin=stdin)

@@ -6,7 +6,6 @@ killed process leaves is always found by ``list``, and removing the file is the 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_env_core.errors import ConfigError, Unavailable
+from agent_env_core.sandbox.locks import locked
 from agent_env_core.sandbox.machine import host_id
 from agent_env_process.files import remove_tree
 from agent_env_process.procs import Known
@@ -147,8 +147,7 @@ class State:
     def _locked(self) -> Iterator[None]:
         """Keeps a change of a file apart from its removal, so that no change brings a removed file back."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open(self.folder / "lock", "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with locked(self.folder / "lock"):
             yield
 
     def _path(self, sandbox_id: str) -> Path:

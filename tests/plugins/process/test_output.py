@@ -1,20 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from agent_env_process.output import Kept, LogFile, older, tail
-
-
-def test_a_stream_is_kept_up_to_its_limit():
-    kept = Kept(10)
-    for piece in (b"0123", b"4567", b"89ab", b"cdef"):
-        kept.add(piece)
-    assert kept.value() == b"0123456789\n[agent-env: 6 more bytes were dropped]\n"
-
-
-def test_a_stream_of_just_the_limit_is_whole():
-    kept = Kept(4)
-    kept.add(b"0123")
-    assert kept.value() == b"0123"
+from agent_env_process.output import LogFile, older, tail
 
 
 @pytest.fixture
