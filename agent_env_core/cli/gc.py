@@ -24,17 +24,20 @@ def gc(names: tuple[str, ...], images: bool, yes: bool) -> None:
 
     Exits with 1 if something could not be ended or removed, or a provider could not be asked.
     """
-    failed = _sandboxes(names, yes)
+    failed, silent = _sandboxes(names, yes)
     if images:
-        failed = _images(names, yes) or failed
+        unremoved, mute = _images(names, yes)
+        failed, silent = failed or unremoved, mute | silent
+    tell_silent(silent)
+    failed = failed or bool(silent)
     if not yes:
         click.echo("nothing was changed; --yes does it")
     if failed:
         raise click.exceptions.Exit(1)
 
 
-def _sandboxes(names: tuple[str, ...], yes: bool) -> bool:
-    """Ends or shows sandboxes; says whether something stayed that shouldn't."""
+def _sandboxes(names: tuple[str, ...], yes: bool) -> tuple[bool, dict[str, str]]:
+    """Ends or shows sandboxes; says whether something stayed that shouldn't, and who can't be asked."""
     from agent_env_core.sandbox.survey import look, sweep
 
     if not yes:
@@ -43,38 +46,35 @@ def _sandboxes(names: tuple[str, ...], yes: bool) -> bool:
         _each(f"would end {found.provider} sandbox {found.id[:16]}: {found.why}" for found in doomed)
         left = len(survey.found) - len(doomed)
         click.echo(f"{_number(len(doomed), 'sandbox', 'es')} to end, {left} in use")
-        tell_silent(survey.silent)
-        return bool(survey.silent)
+        return False, survey.silent
     done, silent = sweep(names)
     for name, reaped in done.items():
         _each(f"ended {name} sandbox {id[:16]}: {reason}" for id, reason in reaped.killed.items())
         for id, reason in reaped.failed.items():
             click.echo(f"could not end {name} sandbox {id}: {reason}", err=True)
     click.echo(f"{_number(sum(len(reaped.killed) for reaped in done.values()), 'sandbox', 'es')} ended")
-    tell_silent(silent)
-    return bool(silent) or any(reaped.failed for reaped in done.values())
+    return any(reaped.failed for reaped in done.values()), silent
 
 
-def _images(names: tuple[str, ...], yes: bool) -> bool:
-    """Removes or shows what isn't used; says whether something stayed that shouldn't."""
+def _images(names: tuple[str, ...], yes: bool) -> tuple[bool, dict[str, str]]:
+    """Removes or shows what isn't used; says whether something stayed that shouldn't, and who can't be asked."""
     from agent_env_core.sandbox.survey import prune, unused
 
     found, silent = unused(names)
     failed: dict[str, str] = {}
+    gone: list[Unused] = []
     for name, things in found.items():
+        going = {thing.id for thing in things}
         if yes:
-            failed |= prune(name, [thing.id for thing in things])
-        _each(
-            f"{'removed' if yes else 'would remove'} {name} {thing.what}{_size([thing])}"
-            for thing in things
-            if thing.id not in failed
-        )
-    for id, reason in failed.items():
-        click.echo(f"could not remove {id}: {reason}", err=True)
-    gone = [thing for things in found.values() for thing in things if thing.id not in failed]
+            going, unremoved = prune(name, [thing.id for thing in things])
+            failed |= {thing.what: unremoved[thing.id] for thing in things if thing.id in unremoved}
+        those = [thing for thing in things if thing.id in going]
+        _each(f"{'removed' if yes else 'would remove'} {name} {thing.what}{_size([thing])}" for thing in those)
+        gone += those
+    for what, reason in failed.items():
+        click.echo(f"could not remove {what}: {reason}", err=True)
     click.echo(f"{_number(len(gone), 'image')} {'removed' if yes else 'to remove'}{_size(gone)}")
-    tell_silent(silent)
-    return bool(silent or failed)
+    return bool(failed), silent
 
 
 def _each(lines: Iterable[str]) -> None:

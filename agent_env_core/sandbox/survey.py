@@ -101,21 +101,26 @@ def unused(names: Sequence[str] = ()) -> tuple[dict[str, Sequence[Unused]], dict
     return _ask(names, ask)
 
 
-def prune(name: str, ids: Sequence[str]) -> dict[str, str]:
-    """Removes some of :func:`unused`; what couldn't be removed, and why."""
+def prune(name: str, ids: Sequence[str]) -> tuple[set[str], dict[str, str]]:
+    """Removes some of :func:`unused`.
 
-    async def work(provider: SandboxProvider) -> dict[str, str]:
-        failed = {}
+    Returns:
+        What was removed, and what couldn't be, with the reason; what is in neither is used again, or gone.
+    """
+
+    async def work(provider: SandboxProvider) -> tuple[set[str], dict[str, str]]:
+        removed, failed = set(), {}
         for id in ids:
             try:
                 assert isinstance(provider, Prunable)
-                await provider.prune(id)
+                if await provider.prune(id):
+                    removed.add(id)
             except Exception as exc:  # the others can go all the same
                 failed[id] = describe(exc)
-        return failed
+        return removed, failed
 
     answers, silent = _ask([name], work, seconds=None)
-    return answers.get(name, {}) | dict.fromkeys(ids if silent else (), silent.get(name, ""))
+    return answers.get(name, (set(), dict.fromkeys(ids, silent.get(name, ""))))
 
 
 async def _list(provider: SandboxProvider) -> list[SandboxInfo]:

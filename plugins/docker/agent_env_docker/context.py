@@ -19,6 +19,9 @@ from agent_env_core.errors import ImageError
 
 _SCHEME = b"agent-env-image-2"  # part of every digest: raise it when what is made of the same files changes
 
+REPOSITORY = "agent-env/"
+"""What the names of all images begin with that agent-env builds."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -92,7 +95,7 @@ class Context:
             how: Anything else that makes another image of the same content.
         """
         facts = "\n".join([content, how, *(f"{name} {bases[name]}" for name in sorted(bases))])
-        return f"agent-env/{self.slug}:{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
+        return f"{REPOSITORY}{self.slug}:{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
     def digest(self) -> str:
         """Names the content, in hex.

@@ -23,7 +23,7 @@ _KNOWN: tuple[tuple[str, Callable[[str], SandboxError]], ...] = (
         "no space left on device",
         lambda text: ConfigError(
             f"{text}; the engine's disk is full: `docker system df` shows what takes it, and "
-            "`docker image prune -a --filter label=agent-env.image=1` removes what agent-env built"
+            "`agent-env gc --images --yes` removes what agent-env built and nothing uses"
         ),
     ),
     (

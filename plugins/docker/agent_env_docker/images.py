@@ -10,22 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_env_core.sandbox.contract import Unused
 from agent_env_docker import builders, network
-from agent_env_docker.context import Context
+from agent_env_docker.context import REPOSITORY, Context
 from agent_env_docker.engine import Engine
 from agent_env_docker.failure import image_id, inspect_image, translated
 from agent_env_docker.locks import lock_file
 from agent_env_docker.settings import Settings
-from agent_env_docker.work import IMAGE_LABEL, Build, Pull, Work, bases, how
+from agent_env_docker.work import IMAGE_LABEL, PASSING, Build, Pull, Work, bases, how
 
 if TYPE_CHECKING:
     from docker import APIClient
+
+LONGEST_BUILD = 6 * 3600.0
+"""Seconds after which a build that left its passing name behind was certainly killed."""
 
 
 async def build(engine: Engine, root: Path, dockerfile: str, settings: Settings) -> str:
@@ -82,17 +86,14 @@ async def command(engine: Engine, prepared: str) -> tuple[str, ...]:
 
 
 async def unused(engine: Engine) -> Sequence[Unused]:
-    """The images that agent-env built on this engine and no container is made of, and its network without any."""
+    """The images that agent-env built on this engine, that no container is made of and no build under way needs."""
 
     def ask(client: APIClient) -> list[Unused]:
         with translated("looking for unused images"):
             busy = {container["ImageID"] for container in client.containers(all=True)}
-            found = client.images(filters={"label": f"{IMAGE_LABEL}=1"})
             return [
-                Unused(
-                    image["Id"], " ".join(_names(image)) or f"an unfinished build {image['Id'][7:19]}", image["Size"]
-                )
-                for image in found
+                Unused(image["Id"], " ".join(names), image["Size"])
+                for image, names in _ours(client)
                 if image["Id"] not in busy
             ]
 
@@ -105,12 +106,11 @@ async def prune(engine: Engine, id: str) -> bool:
 
     def remove(client: APIClient) -> bool:
         with translated(f"removing the image {id}"):
-            found = client.images(filters={"label": f"{IMAGE_LABEL}=1"})
-            image = next((image for image in found if image["Id"] == id), None)
-            if image is None:
+            names = next((names for image, names in _ours(client) if image["Id"] == id), [])
+            if not names:
                 return False
             try:
-                for name in _names(image) or [id]:
+                for name in names:
                     client.remove_image(name)
             except APIError as exc:
                 if exc.status_code in (404, 409):  # gone, or a container uses it
@@ -122,10 +122,19 @@ async def prune(engine: Engine, id: str) -> bool:
     return await engine.call(remove)
 
 
-def _names(image: dict[str, object]) -> list[str]:
-    """What an image is called, but for the placeholder of one without a name."""
-    tags = image.get("RepoTags")
-    return [str(tag) for tag in tags if "<none>" not in str(tag)] if isinstance(tags, list) else []
+def _ours(client: APIClient) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """The finished images that agent-env built, with their names.
+
+    The label alone isn't enough: what somebody builds upon one of ours inherits it. So all names must be ours too.
+    """
+    for image in client.images(filters={"label": f"{IMAGE_LABEL}=1"}):
+        names = [str(name) for name in image.get("RepoTags") or () if "<none>" not in str(name)]
+        ours = [name for name in names if name.removeprefix("localhost/").startswith(REPOSITORY)]  # as Podman has it
+        if not ours or ours != names:
+            continue
+        if any(PASSING in name for name in names) and time.time() - image["Created"] < LONGEST_BUILD:
+            continue  # its build may still go on
+        yield image, names
 
 
 async def _abandonable(engine: Engine, work: Work) -> str:

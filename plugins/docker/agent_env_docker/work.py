@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from agent_env_core.errors import ImageError, SandboxError, describe
 from agent_env_docker.builders import Builder
-from agent_env_docker.context import Context
+from agent_env_docker.context import REPOSITORY, Context
 from agent_env_docker.engine import Engine
 from agent_env_docker.failure import image_id, inspect_image, plain, recognise, translated, words
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agent_env_docker")
 
 IMAGE_LABEL = "agent-env.image"
+PASSING = ":building-"
+"""What the names of images have in them until they are finished."""
 _TAIL = 30
 _CLASSIC = "the engine's classic builder can't: install BuildKit (the buildx plugin of the `docker` command) beside it"
 
@@ -118,7 +120,7 @@ class Build(Work):
     def _work(self, client: APIClient) -> str:
         context = self._context
         # Under a passing name: the last one depends on the images it started from, which the build may pull.
-        passing = f"agent-env/{context.slug}:building-{uuid.uuid4().hex[:12]}"
+        passing = f"{REPOSITORY}{context.slug}{PASSING}{uuid.uuid4().hex[:12]}"
         made = [passing]
         try:
             with context.packed() as (content, tar):

@@ -144,8 +144,26 @@ def test_images(call: Callable[..., Result]) -> None:
     hoarder.stuck = "two"
     result = call("gc --images --yes", here=hoarder)
     assert (result.exit_code, list(hoarder.images)) == (1, ["two"])
-    assert "could not remove two: it is being built" in result.stderr
+    assert "could not remove a cache: it is being built" in result.stderr
     assert "1 image removed, 300 MiB" in result.stdout
+
+
+def test_an_image_that_is_used_again_is_not_said_to_be_removed(call: Callable[..., Result]) -> None:
+    class Used(Hoarder):
+        async def prune(self, id: str) -> bool:
+            return id == "one"
+
+    result = call("gc --images --yes", here=Used())
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "removed here the image of env 'a', 300 MiB\n1 image removed, 300 MiB\n" in result.stdout
+
+
+def test_who_cant_be_asked_is_told_once(call: Callable[..., Result]) -> None:
+    class Away(Broken):
+        unused = prune = Broken.list
+
+    result = call("gc --images", away=Away())
+    assert (result.exit_code, result.stderr) == (1, "away can't be asked: no engine here; start it\n")
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(None, "?"), (-1, "over"), (5, "5 s"), (120, "2 min"), (7200, "2.0 h")])

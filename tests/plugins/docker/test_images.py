@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import logging
 import time
+import uuid
 
 import pytest
 from agent_env_docker import builders, work
@@ -178,6 +180,30 @@ async def test_what_is_unused_can_be_removed_and_nothing_else(provider, context,
     theirs = engine.api.inspect_image(BASE)["Id"]
     assert await provider.prune(theirs) is False
     assert engine.api.inspect_image(BASE)
+
+
+async def test_what_others_made_of_ours_is_theirs(provider, context, engine):
+    """An image that is built upon one of ours inherits its label, and a name that a person gave to ours is theirs."""
+    from docker.errors import ImageNotFound
+
+    derived, named, passing = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("derived", "named", "passing"))
+    tag = await provider.prepare(Image(context=context(f"FROM {BASE}\nRUN echo theirs > /mark\n")))
+    half = f"{tag.partition(':')[0]}:building-{passing}"
+    dockerfile = io.BytesIO(f"FROM {tag}\nENV X=1\n".encode())
+    list(engine.api.build(fileobj=dockerfile, tag=derived))
+    engine.api.tag(tag, named)
+    engine.api.tag(derived, half.partition(":")[0], half.partition(":")[2])
+    try:
+        listed = {name for thing in await provider.unused() for name in thing.what.split()}
+        assert not listed & {tag, half, f"{derived}:latest", f"{named}:latest"}
+        for name in (derived, named):
+            assert await provider.prune(engine.api.inspect_image(name)["Id"]) is False
+        engine.api.remove_image(derived)
+        assert await provider.prune(engine.api.inspect_image(half)["Id"]) is False, "a build may be at it now"
+    finally:
+        for name in (derived, half, named):
+            with contextlib.suppress(ImageNotFound):
+                engine.api.remove_image(name)
 
 
 async def test_the_command_of_an_image(provider, context):

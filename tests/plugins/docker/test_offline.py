@@ -85,7 +85,7 @@ def _api_error(status: int, text: str) -> Exception:
         (409, "container is marked for removal and cannot be started", Gone, ""),
         (400, "invalid mount", Unsupported, ""),
         (403, "authorization denied", ConfigError, ""),
-        (500, "write /x: no space left on device", ConfigError, "docker image prune"),
+        (500, "write /x: no space left on device", ConfigError, "agent-env gc --images --yes"),
         (500, "all predefined address pools have been fully subnetted", Busy, "docker network prune"),
         (500, "Bind for 127.0.0.1:80 failed: port is already allocated", Busy, ""),
         (500, "fork/exec: resource temporarily unavailable", Busy, ""),
