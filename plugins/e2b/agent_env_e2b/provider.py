@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env_core.errors import ConfigError, Gone, SandboxError, Unsupported, describe
 from agent_env_core.sandbox.contract import Capabilities, Image, SandboxInfo, SandboxSpec, refuse_unsupported
-from agent_env_core.sandbox.leases import EXPIRES_LABEL, expires_label
+from agent_env_core.sandbox.leases import EXPIRES_LABEL, PROVIDER_LABEL, expires_label
 from agent_env_e2b import templates
 from agent_env_e2b.failure import KEY, KEYS_PAGE, obituary, translated
 from agent_env_e2b.mains import Main
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agent_env_e2b")
 
-PROVIDER_LABEL = "agent-env.provider"
 PORTS_LABEL, USER_LABEL, TTL_LABEL = "agent-env.ports", "agent-env.user", "agent-env.ttl"
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{3,63}")
