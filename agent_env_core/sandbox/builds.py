@@ -17,7 +17,7 @@ class _Build:
 
 
 class Builds:
-    """One build at a time for each image; nothing is remembered past its end, since content may change.
+    """One build at a time for each image. Who asks again has it looked for again, since content may change.
 
     Args:
         provider: Who builds.
@@ -26,6 +26,7 @@ class Builds:
     def __init__(self, provider: SandboxProvider) -> None:
         self._provider = provider
         self._running: dict[Image, _Build] = {}
+        self._known: dict[str, Image] = {}
 
     async def get(self, image: Image) -> str:
         """Prepares ``image``, or joins those who wait for it. The last one to be cancelled stops the build.
@@ -39,12 +40,25 @@ class Builds:
             build.task.add_done_callback(lambda _: self._forget(image, build))
         build.waiting += 1
         try:
-            return await asyncio.shield(build.task)
+            prepared = await asyncio.shield(build.task)
+            self._known[prepared] = image
+            return prepared
         finally:
             build.waiting -= 1
             if not build.waiting and not build.task.done():
                 self._forget(image, build)
                 build.task.cancel()
+
+    async def again(self, prepared: str) -> bool:
+        """Prepares what :meth:`get` gave once more, should somebody have removed it; says whether it is there.
+
+        False where it isn't known, or has other content by now.
+
+        Raises:
+            ImageError: See :meth:`SandboxProvider.prepare`.
+        """
+        image = self._known.get(prepared)
+        return image is not None and await self.get(image) == prepared
 
     async def aclose(self) -> None:
         """Stops all builds and waits until they have tidied up."""

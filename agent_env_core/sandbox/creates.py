@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from agent_env_core.errors import Busy, SandboxError, Unavailable, describe
+from agent_env_core.errors import Busy, ImageError, SandboxError, Unavailable, describe
+from agent_env_core.sandbox.builds import Builds
 from agent_env_core.sandbox.contract import Sandbox, SandboxProvider, SandboxSpec
 from agent_env_core.sandbox.leases import Owner, lease_labels, reap
 from agent_env_core.sandbox.limits import Limits, Place
@@ -37,13 +38,20 @@ class Creates:
         limits: What a host keeps to.
         owner: Whom the leases name.
         run_id: The run they name.
+        builds: Prepares an image again that was removed since.
         refuse: Raises once nothing more may be created.
     """
 
     def __init__(
-        self, provider: SandboxProvider, limits: Limits, owner: Owner, run_id: str, refuse: Callable[[], None]
+        self,
+        provider: SandboxProvider,
+        limits: Limits,
+        owner: Owner,
+        run_id: str,
+        builds: Builds,
+        refuse: Callable[[], None],
     ) -> None:
-        self._provider, self._limits = provider, limits
+        self._provider, self._limits, self._builds = provider, limits, builds
         self._owner, self._run_id = owner, run_id
         self._refuse = refuse
         self._refused = 0
@@ -57,7 +65,8 @@ class Creates:
         """Creates one sandbox.
 
         While it waits to ask again it doesn't count as starting. What was lost is looked for, and ended, before another
-        try.
+        try. An image that can't be used is prepared again, once: a server lives for weeks, and images are tidied away
+        where none of its sandboxes uses them at that moment.
 
         Args:
             spec: What to create.
@@ -67,7 +76,7 @@ class Creates:
         Raises:
             SandboxError: As the provider raised it at the last try.
         """
-        ends, lost, pause = time.monotonic() + BUDGET, 0, 0.2
+        ends, lost, pause, anew = time.monotonic() + BUDGET, 0, 0.2, False
         failure: SandboxError
         while True:
             await place.start()
@@ -76,6 +85,11 @@ class Creates:
                 self._refuse()
                 labels = {**lease_labels(self._owner, self._run_id, spec.ttl), CREATE_LABEL: mark}
                 return await self._provider.create(replace(spec, labels={**spec.labels, **labels}))
+            except ImageError:
+                if anew or not await self._builds.again(spec.image):
+                    raise
+                anew = True
+                continue
             except Busy as exc:
                 failure, pause = exc, max(0.05, exc.retry_after)
             except Unavailable as exc:

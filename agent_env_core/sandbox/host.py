@@ -93,7 +93,7 @@ class SandboxHost:
 
     @cached_property
     def _creates(self) -> Creates:
-        return Creates(self._provider, self._limits, self._owner, self._run_id, self._refuse_closed)
+        return Creates(self._provider, self._limits, self._owner, self._run_id, self._builds, self._refuse_closed)
 
     @property
     def provider(self) -> SandboxProvider:

@@ -6,6 +6,7 @@ owner's pidfd), ends every sandbox with that owner's and run's labels, and exits
 what outlived its lease, for providers that don't do so themselves.
 
 It runs as ``python -m agent_env_core.sandbox.reaper FD`` and loads the one provider plugin it needs, when it needs it.
+Where that fails it begins anew, as a new process.
 """
 
 from __future__ import annotations
@@ -297,7 +298,30 @@ def serve(channel: socket.socket) -> None:
         if not _end_expired(hello, labels):
             interval = 3600.0
     if event == "gone":
-        _report(hello, _with_provider(hello, lambda provider: clear(provider, labels)))
+        try:
+            _report(hello, _with_provider(hello, lambda provider: clear(provider, labels)))
+        except Exception as exc:
+            log.warning("%s: can't end what %s left: %s", hello["provider"], hello["owner"], describe(exc))
+            _begin_anew(hello)
+
+
+def _begin_anew(hello: Mapping[str, Any]) -> None:
+    """Puts a new process in the place of this one, after a while, which learns that the owner is gone.
+
+    What is loaded only now may not fit what was loaded hours ago: somebody has upgraded the packages since.
+
+    Raises:
+        Unavailable: That was tried for long enough.
+    """
+    gives_up = hello.get("gives_up", time.time() + PATIENCE)
+    if time.time() > gives_up:
+        raise Unavailable("this was tried for an hour; `agent-env gc` ends what is left")
+    time.sleep(LONGEST_PAUSE)
+    ours, theirs = socket.socketpair()
+    ours.sendall(json.dumps({**hello, "gives_up": gives_up}).encode() + b"\n")
+    ours.close()
+    theirs.set_inheritable(True)
+    os.execv(sys.executable, [sys.executable, "-m", "agent_env_core.sandbox.reaper", str(theirs.detach())])  # noqa: S606 - no shell is wanted
 
 
 def main() -> int:

@@ -13,13 +13,18 @@ import itertools
 import os
 import stat
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from agent_env_core.errors import ConfigError, Unavailable, describe
 
 FOLDER_VARIABLE = "AGENT_ENV_RUN_DIR"
 STALE = 5.0
 """Seconds after which somebody in the queue who doesn't look any more (a stopped process) is passed by."""
+
+T = TypeVar("T")
 
 _numbers = itertools.count()
 
@@ -31,7 +36,7 @@ def run_folder() -> Path:
     its own, and jobs of one machine are to share.
 
     Raises:
-        ConfigError: It can't be made, or is somebody else's.
+        ConfigError: It can't be made, is somebody else's, or has no file locks.
     """
     folder = Path(os.environ.get(FOLDER_VARIABLE) or f"/tmp/agent-env-{os.getuid()}")  # noqa: S108 - checked below
     fix = f"set {FOLDER_VARIABLE} to a local folder of yours"
@@ -42,6 +47,11 @@ def run_folder() -> Path:
         raise ConfigError(f"the folder {folder} can't be used: {describe(exc)}; {fix}") from exc
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise ConfigError(f"{folder} is not a folder of yours; {fix}")
+    try:
+        if (descriptor := _lock(folder / "locks")) is not None:
+            os.close(descriptor)
+    except OSError as exc:  # some network file systems have none
+        raise ConfigError(f"files in {folder} can't be locked: {describe(exc)}; {fix}") from exc
     return folder
 
 
@@ -56,7 +66,6 @@ class Slots:
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.count = folder, count
         self._queue = folder / "queue"
-        self._made = False
 
     def take(self, ticket: Ticket | None = None) -> Slot | None:
         """A free place; None where there is none, or others have waited longer.
@@ -68,13 +77,13 @@ class Slots:
             Unavailable: Files can't be opened here now.
         """
         try:
-            self._make()
             if ticket is not None:
                 ticket.touch()
             if self._others_first(ticket):
                 return None
             for number in range(self.count):
-                if (descriptor := _lock(self.folder / f"slot-{number}")) is not None:
+                lock = partial(_lock, self.folder / f"slot-{number}")
+                if (descriptor := _remaking(self.folder, lock)) is not None:
                     return Slot(descriptor)
         except OSError as exc:
             raise Unavailable(f"no place can be taken in {self.folder}: {describe(exc)}") from exc
@@ -87,8 +96,7 @@ class Slots:
             Unavailable: Files can't be opened here now.
         """
         try:
-            self._make()
-            return Ticket(self._queue)
+            return _remaking(self._queue, partial(Ticket, self._queue))
         except OSError as exc:
             raise Unavailable(f"nobody can queue in {self.folder}: {describe(exc)}") from exc
 
@@ -98,11 +106,6 @@ class Slots:
             return self._others_first(None)
         except OSError:
             return False
-
-    def _make(self) -> None:
-        if not self._made:
-            self._queue.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._made = True
 
     def _others_first(self, ticket: Ticket | None) -> bool:
         own = ticket.path.name if ticket is not None else None
@@ -200,6 +203,15 @@ class Pace:
             return now
         # A time from before the machine's last start means nothing now.
         return moment if moment - now < 3600 else now
+
+
+def _remaking(folder: Path, work: Callable[[], T]) -> T:
+    """Does what needs a folder, which is made where it is missing: what lies in ``/tmp`` is tidied away in time."""
+    try:
+        return work()
+    except FileNotFoundError:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return work()
 
 
 def _lock(path: Path) -> int | None:

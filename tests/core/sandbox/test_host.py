@@ -111,6 +111,26 @@ class TestCreate:
         await asyncio.wait_for(host.create(spec), 10)
         await host.aclose()
 
+    async def test_an_image_that_was_removed_is_prepared_again(self, host, fake):
+        spec = SandboxSpec(await host.prepare(IMAGE), 60)
+        fake._images.clear()
+        assert (await host.create(spec)).id in fake.sandboxes
+        assert fake.calls["prepare"] == 2
+
+    async def test_but_not_one_of_other_content(self, host, fake, monkeypatch):
+        spec = SandboxSpec(await host.prepare(IMAGE), 60)
+        fake._images.clear()
+        monkeypatch.setattr(fake, "prepare", lambda image: asyncio.sleep(0, "another"))
+        with pytest.raises(ImageError, match="no prepared image"):
+            await host.create(spec)
+
+    async def test_and_once_only(self, host, fake):
+        spec = SandboxSpec(await host.prepare(IMAGE), 60)
+        fake.fault("create", error=ImageError("its program is missing"), times=9)
+        with pytest.raises(ImageError, match="its program"):
+            await host.create(spec)
+        assert (fake.calls["create"], fake.calls["prepare"]) == (2, 2)
+
     async def test_a_create_of_unknown_effect_is_looked_for_and_undone(self, host, fake, spec):
         fake.fault("create", error=Unavailable("the answer was lost"), after=True)
         box = await host.create(spec)

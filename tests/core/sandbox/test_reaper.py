@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ import pytest
 from agent_env_core.errors import ConfigError, Unavailable
 from agent_env_core.sandbox import reaper
 from agent_env_core.sandbox.contract import Image, SandboxSpec
-from agent_env_core.sandbox.leases import Owner, lease_labels
+from agent_env_core.sandbox.leases import Owner, Reaped, lease_labels
 from agent_env_core.sandbox.machine import process_start
 from agent_env_core.sandbox.reaper import ReaperProcess, clear
 from agent_env_core.testing.fake import FakeProvider
@@ -136,6 +137,49 @@ class TestWatch:
             assert watch.next(0.01) == "tick"
             process.kill()
             assert watch.next(10) == "gone"
+
+
+class TestBeginsAnew:
+    """The packages were upgraded since it started, and what it loads now doesn't fit what it has."""
+
+    @pytest.fixture
+    def channel(self, monkeypatch):
+        monkeypatch.setattr(reaper, "LONGEST_PAUSE", 0.0)
+        ours, theirs = socket.socketpair()
+        hello = {"provider": "fake", "config": {}, "owner": str(replace(Owner.current(), start="1")), "run": "run"}
+        ours.sendall(json.dumps(hello).encode() + b"\n")
+        ours.close()
+        with theirs:
+            yield theirs
+
+    def test_as_a_process_that_knows_what_to_do(self, channel, monkeypatch):
+        started, ended = [], []
+
+        def load(hello, work):
+            if not started:
+                raise ImportError("cannot import name 'x'")
+            ended.append(hello["run"])
+            return Reaped()
+
+        monkeypatch.setattr(reaper, "_with_provider", load)
+        monkeypatch.setattr(os, "execv", lambda program, argv: started.append((program, argv)))
+        reaper.serve(channel)
+        ((program, argv),) = started
+        assert (program, argv[:3]) == (sys.executable, [sys.executable, "-m", "agent_env_core.sandbox.reaper"])
+        assert os.get_inheritable(int(argv[3]))
+        with socket.socket(fileno=int(argv[3])) as other:
+            reaper.serve(other)
+        assert (ended, len(started)) == (["run"], 1)
+
+    def test_for_a_while(self, channel, monkeypatch):
+        monkeypatch.setattr(reaper, "PATIENCE", -1.0)
+
+        def load(hello, work):
+            raise ImportError("cannot import name 'x'")
+
+        monkeypatch.setattr(reaper, "_with_provider", load)
+        with pytest.raises(Unavailable, match="agent-env gc"):
+            reaper.serve(channel)
 
 
 @pytest.mark.usefixtures("no_processes_left")

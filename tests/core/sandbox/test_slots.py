@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,6 +107,19 @@ def test_a_machine_without_files_left_is_told(slots, monkeypatch):
         slots.take()
 
 
+def test_a_folder_that_was_tidied_away_comes_back(slots):
+    held = slots.take()
+    shutil.rmtree(slots.folder)
+    ticket = slots.queue()
+    shutil.rmtree(slots.folder)
+    slots.take(ticket).free()
+    ticket.close()
+    held.free()
+    shutil.rmtree(slots.folder)
+    assert not slots.wanted()
+    slots.take().free()
+
+
 SHARES = """
 import asyncio, os, sys
 from pathlib import Path
@@ -167,6 +182,15 @@ class TestRunFolder:
         (tmp_path / "run").symlink_to(tmp_path / "there")
         monkeypatch.setenv("AGENT_ENV_RUN_DIR", str(tmp_path / "run"))
         with pytest.raises(ConfigError, match="is not a folder of yours; set AGENT_ENV_RUN_DIR"):
+            run_folder()
+
+    def test_one_without_locks_is_told_with_the_fix(self, tmp_path, monkeypatch):
+        def refuse(*_):
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        monkeypatch.setenv("AGENT_ENV_RUN_DIR", str(tmp_path))
+        monkeypatch.setattr(module.fcntl, "flock", refuse)
+        with pytest.raises(ConfigError, match=r"can't be locked: .*No locks available.*set AGENT_ENV_RUN_DIR"):
             run_folder()
 
     def test_so_is_a_file(self, tmp_path, monkeypatch):
