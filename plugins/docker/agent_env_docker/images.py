@@ -9,19 +9,17 @@ changed ``FROM`` image makes another.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_env_core.sandbox.contract import Unused
+from agent_env_core.sandbox.locks import held, lock_path
 from agent_env_docker import builders, network
 from agent_env_docker.context import REPOSITORY, Context
 from agent_env_docker.engine import Engine
 from agent_env_docker.failure import image_id, inspect_image, translated
-from agent_env_docker.locks import lock_file
 from agent_env_docker.settings import Settings
 from agent_env_docker.work import IMAGE_LABEL, PASSING, Build, Pull, Work, bases, how
 
@@ -48,7 +46,8 @@ async def build(engine: Engine, root: Path, dockerfile: str, settings: Settings)
     context, tag, here = await engine.call(find)
     if here:
         return tag
-    async with _one_at_a_time(f"{context.root}/{context.dockerfile}"):
+    place = f"{context.root}/{context.dockerfile}"
+    async with held(lock_path("docker", place), f"the image of {place}"):
         context, tag, here = await engine.call(find)
         if not here:
             builder = await asyncio.to_thread(builders.choose, settings.builder)
@@ -69,7 +68,7 @@ async def pull(engine: Engine, ref: str) -> str:
 
     found = await engine.call(find)
     if found is None:
-        async with _one_at_a_time(ref):
+        async with held(lock_path("docker", ref), f"the image {ref}"):
             found = await engine.call(find) or await _abandonable(engine, Pull(engine, ref))
     return found
 
@@ -143,18 +142,3 @@ async def _abandonable(engine: Engine, work: Work) -> str:
     except asyncio.CancelledError:
         work.abandon()
         raise
-
-
-@asynccontextmanager
-async def _one_at_a_time(what: str) -> AsyncIterator[None]:
-    """Holds a lock that all processes of this user on this machine share, one for each image."""
-    with lock_file(what) as file:
-        pause = 0.01
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:  # waited for here, not in a thread, so that the wait can be cancelled
-                await asyncio.sleep(pause)
-                pause = min(0.5, pause * 1.5)
-        yield
