@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDERS = {
+    "agent_env_core/envs/gateway.py",  # hands the bound socket to the server itself
     "agent_env_core/server/main.py",  # hands the bound socket to the server itself
     "agent_env_core/testing/asgi.py",  # the same
     "plugins/process/agent_env_process/ports.py",  # keeps it bound until the sandbox has ended
