@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 
 import httpx
 import pytest
@@ -74,7 +75,7 @@ async def test_a_pruned_network_comes_back(make, provider, engine, monkeypatch, 
 @pytest.mark.docker
 async def test_an_engine_by_tcp_whose_connections_break(make, monkeypatch, engine, base, label):
     """What a restart of the engine looks like from here: every open connection breaks, and new ones work again."""
-    streams = set()
+    streams, starts = set(), asyncio.Event()
 
     async def relay(reader, writer):
         back, forth = await asyncio.open_unix_connection("/var/run/docker.sock")
@@ -83,6 +84,8 @@ async def test_an_engine_by_tcp_whose_connections_break(make, monkeypatch, engin
         async def pump(source, target):
             try:
                 while data := await source.read(1 << 16):
+                    if re.match(rb"POST \S+/exec/\w+/start", data):
+                        starts.set()
                     target.write(data)
                     await target.drain()
                 target.write_eof()  # the other way goes on: a command's input ends before its output
@@ -100,8 +103,9 @@ async def test_an_engine_by_tcp_whose_connections_break(make, monkeypatch, engin
         box = await remote.create(SandboxSpec(image=base, ttl=60, labels=label, ports=(8000,)))
         assert (await box.exec(["echo", "by tcp"])).stdout == b"by tcp\n"
         assert (await box.endpoint(8000)).url.startswith("http://127.0.0.1:")
+        starts.clear()
         call = asyncio.create_task(box.exec(["sleep", "60"], timeout=30))
-        await asyncio.sleep(0)
+        await starts.wait()
         for stream in list(streams):
             stream.transport.abort()
         with pytest.raises(Unavailable):
