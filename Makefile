@@ -44,8 +44,9 @@ test: setup lint types imports docs pytest  ## lint, types, imports, docs and ev
 test-fast: setup  ## the tests that are quick and need no Docker
 	@$(PY) -m pytest -m "not slow and not long and not docker" $(ARGS)
 
-test-all: setup lint types imports docs  ## `make test`, and the long tests too
+test-all: setup lint types imports docs  ## `make test`, the long tests, and a training step on other versions of TRL
 	@$(STAGE) tests $(PY) -m pytest -o junit_family=xunit1 --junitxml=out/junit.xml $(ARGS)
+	@$(STAGE) trl-versions scripts/trl_versions.sh
 
 pytest: setup
 	@$(STAGE) tests $(PY) -m pytest -m "not long" -o junit_family=xunit1 --junitxml=out/junit.xml $(ARGS)

@@ -7,9 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 SAMPLE = Path(__file__).resolve().parents[1] / "sample_plugin"
-NAMES = {"audited": "sandbox provider", "within": "reward combiner", "keeper_load": "step type"}
+NAMES = {
+    "audited": "sandbox provider",
+    "within": "reward combiner",
+    "keeper_load": "step type",
+    "stroll": "trainer adapter",
+}
 
 PLAY = """
 import json, sys
@@ -61,6 +67,24 @@ def test_a_third_partys_plugin_serves_an_episode_by_name(
     created = {entry["sandbox"] for entry in entries if entry["what"] == "created"}
     assert created
     assert created == {entry["sandbox"] for entry in entries if entry["what"] == "killed"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("no_processes_left")
+def test_a_third_partys_trainer_is_checked_and_run_by_name(
+    acme_environment: Any, acme_bundle: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "train.yaml", tmp_path / "out"
+    arguments = {"output_dir": str(out), "rollouts": 3}
+    document = {"bundle": str(acme_bundle), "split": "train", "sandbox": "process", "model": str(tiny_model)}
+    file.write_text(yaml.safe_dump({**document, "trainer": "stroll", "arguments": arguments}), encoding="utf-8")
+    acme_environment.program("agent-env", "train", str(file))
+    rewards = json.loads((out / "rewards.json").read_text("utf-8"))
+    assert len(rewards) == 3
+    assert rewards[0] == 1.0
+    with pytest.raises(AssertionError, match="number is 0, and the game's begin with 1"):
+        acme_environment.program("agent-env", "train", str(file), "--set", "arguments.number=0")
 
 
 @pytest.mark.slow

@@ -85,9 +85,10 @@ class Setup:
         arguments = settings.arguments if config is None else vars(config)
         env = self._env(adapter, arguments)
         try:
-            if env is not None:
+            if env is not None and config is not None:
                 lines = adapter.check(env, arguments, model=settings.model, peft_config=peft_config)
                 self._problems += [Problem("arguments", line) for line in lines]
+            if env is not None:
                 self._against(env, arguments, model)
             self._refuse()
         except BaseException:

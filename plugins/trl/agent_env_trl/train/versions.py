@@ -29,7 +29,7 @@ def problems(requires: Iterable[str], arguments: Mapping[str, Any], *, peft: boo
         wanted += _of_trl(extras)
     wanted += [Requirement(name) for name in ("vllm", "peft") if name in extras]
     found = list(dict.fromkeys(problem for requirement in wanted if (problem := _unmet(requirement))))
-    return [*found, *(_serving() if local else ()), *_parsing(asked)]
+    return [*found, *(_serving() if local else ()), *_parsing(asked), *_kernels(asked)]
 
 
 def _of_trl(extras: Iterable[str]) -> Iterator[Requirement]:
@@ -77,6 +77,13 @@ def _parsing(asked: Iterable[str]) -> Iterator[Problem]:
             f"isn't installed, and transformers {here} needs it to read tool calls",
             "pip install jmespath, or 'transformers>=5.13'",
         )
+
+
+def _kernels(asked: Iterable[str]) -> Iterator[Problem]:
+    """TRL 1.15 computes GRPO's loss with Triton alone; 1.16 does without it where there is no GPU."""
+    here = _version("trl")
+    if "trl" in asked and here is not None and here.startswith("1.15.") and _version("triton") is None:
+        yield Problem("triton", f"isn't installed, and TRL {here} trains with nothing else", "pip install 'trl>=1.16'")
 
 
 def _version(name: str) -> str | None:

@@ -157,6 +157,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         ({"mcp": "2.3.0"}, {"local": False}, None, ""),
         ({"trl": None}, {}, "trl", "isn't installed (pip install 'trl>=1.15')"),
         ({"trl": "1.14.0"}, {}, "trl", "1.14.0 is installed, and trl>=1.15 is needed (pip install 'trl>=1.15')"),
+        ({"trl": "1.15.0"}, {}, "triton", "and TRL 1.15.0 trains with nothing else (pip install 'trl>=1.16')"),
+        ({"trl": "1.15.0", "triton": "3.5.0"}, {}, None, ""),
         ({"peft": "0.12.0"}, {"peft": True}, "peft", "0.12.0 is installed, and peft>=0.13.0 is needed"),
         ({"vllm": "0.32.0"}, {"arguments": {"use_vllm": True}}, "vllm", "and vllm<=0.31.0,>=0.22.0 is needed"),
         ({"mcp": "2.3.0"}, {}, "bundle", "and mcp 2.3.0 is installed (serve it where mcp 1 is, with agent-env serve"),
