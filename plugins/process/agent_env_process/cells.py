@@ -51,8 +51,7 @@ def hold_command(kind: str, root: Path, mounts: Iterable[Mount], *, user: bool, 
     if kind == "namespace":
         words = [word for mount in mounts for word in (mount.kind, mount.source, mount.target)]
         return [*_inside(), "hold", str(root), "1" if user else "0", "1" if net else "0", HOSTNAME, *words]
-    # Through a shell, since bubblewrap closes the descriptor that it tells the process's number on.
-    command = ["/bin/sh", "-c", 'exec "$@" 3>&1', "sh", "bwrap", "--die-with-parent", "--new-session"]
+    command = [*_inside(), "tell", "bwrap", "--die-with-parent", "--new-session"]
     command += [
         "--unshare-pid",
         "--unshare-ipc",

@@ -2,6 +2,7 @@
 
 ``hold ROOT USER NET HOSTNAME [KIND SOURCE TARGET]…`` makes namespaces with these mounts and keeps them.
 ``enter PID START FOLDER PROGRAM [ARGUMENT]…`` runs a program in those of process ``PID``.
+``tell PROGRAM [ARGUMENT]…`` becomes a program that makes namespaces by itself, and tells about them on descriptor 3.
 
 It runs with the Python of the server in isolated mode, knows the system calls it needs and imports little, since every
 command pays for that. A process that enters a user namespace holds all capabilities there, for a moment. So they are
@@ -23,6 +24,19 @@ AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 NOT_RUNNABLE, NOT_FOUND = 126, 127
+
+KEY_CALLS = {
+    0xC000003E: (248, 249, 250, 0x400000F8, 0x400000F9, 0x400000FA),  # x86_64, and its x32
+    0x40000003: (286, 287, 288),  # i386
+    0xC00000B7: (217, 218, 219),  # aarch64
+    0x40000028: (309, 310, 311),  # arm
+    0xC00000F3: (217, 218, 219),  # riscv64
+    0xC0000015: (269, 270, 271),  # ppc64le
+    0x80000016: (278, 279, 280),  # s390x
+}
+"""Numbers of add_key, request_key and keyctl, by what linux/audit.h calls the architecture."""
+LOAD, IF_EQUAL, ANSWER, GO_ON, NOT_THERE = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050026
+"""Words of a seccomp filter (linux/filter.h, linux/seccomp.h); the last is the error ENOSYS."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -54,6 +68,32 @@ def drop_privileges() -> None:
     check(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
 
+def forget_keys() -> None:
+    """No kernel keyrings from here on.
+
+    They are in no namespace: what a login keeps in its session's (Kerberos tickets, keys of file systems) can be read
+    by all that it starts. A keyring of their own would count against a user's quota, one for each command.
+    """
+    lines = [(LOAD, 0, 0, 4)]  # the architecture
+    for architecture, calls in KEY_CALLS.items():
+        block = [(LOAD, 0, 0, 0)]  # the call
+        for call in calls:
+            block += [(IF_EQUAL, 0, 1, call), (ANSWER, 0, 0, NOT_THERE)]
+        block += [(ANSWER, 0, 0, GO_ON)]
+        lines += [(IF_EQUAL, 0, len(block), architecture), *block]
+    lines += [(ANSWER, 0, 0, GO_ON)]
+    order = sys.byteorder
+    packed = b"".join(
+        code.to_bytes(2, order) + bytes((yes, no)) + word.to_bytes(4, order) for code, yes, no, word in lines
+    )
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("lines", ctypes.c_char_p))
+
+    check(libc.prctl(38, 1, 0, 0, 0), "no_new_privs")
+    libc.prctl(22, 2, ctypes.byref(Program(len(lines), packed)), 0, 0)  # no matter where the kernel has no filters
+
+
 # -- enter
 
 
@@ -67,6 +107,7 @@ def enter(pid: str, start: str, folder: str, program: list[str]) -> None:
     for handle, name in handles:  # the user namespace first: it gives the right to join the others
         check(libc.setns(handle, NEW_NAMESPACES[name]), f"joining the {name} namespace")
     drop_privileges()  # nothing was imported or run since the files are the sandbox's, and nothing may be before this
+    forget_keys()
     child = os.fork()
     if child == 0:
         # Its parent is in another PID namespace and can't be asked for. Should it be dead already, then what this
@@ -140,6 +181,7 @@ def hold(root: str, user: bool, net: bool, hostname: str, mounts: list[tuple[str
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(line)
     die_with_parent(parent)
+    forget_keys()
     child = os.fork()
     if child == 0:
         check(libc.prctl(1, 9, 0, 0, 0), "prctl")
@@ -235,6 +277,10 @@ if __name__ == "__main__":
     try:
         if verb == "enter":
             enter(words[0], words[1], words[2], words[3:])
+        elif verb == "tell":
+            forget_keys()
+            os.dup2(1, 3)  # since bubblewrap closes the one that it tells the process's number on
+            os.execvp(words[0], words)  # noqa: S606 - a shell is not wanted
         else:
             triples = [(words[at], words[at + 1], words[at + 2]) for at in range(4, len(words), 3)]
             hold(words[0], words[1] == "1", words[2] == "1", words[3], triples)

@@ -4,13 +4,13 @@ With namespaces (bubblewrap, or made here; whichever the machine allows)
 
 Covered:
     Files: each sandbox has a root of its own. Of this machine it sees programs, libraries, certificates and the image's
-    packages, all read-only; homes, keys, sockets and other sandboxes aren't there. Processes: it sees its own only, and
-    all of them end with the first one, also when the server is killed. Rights: none, for root too. Where a task asks
-    for it, no network.
+    packages, all read-only; homes, keys (in the kernel too), sockets and other sandboxes aren't there. Processes: it
+    sees its own only, and all of them end with the first one, also when the server is killed. Rights: none, for root
+    too. Where a task asks for it, no network.
 
 Not covered:
-    The kernel is shared. With an open network so are loopback and abstract sockets. CPU, memory and disk are not
-    limited.
+    The kernel is shared. With an open network so are loopback and abstract sockets. CPU, memory, processes and disk
+    are not limited.
 
 Without them
 

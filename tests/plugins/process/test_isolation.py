@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import errno
 import os
+import platform
 import shutil
 import sys
 from functools import partial
@@ -171,6 +174,38 @@ async def test_nothing_in_it_has_any_rights(create):
     assert {int(value, 16) for value in values.values()} == {0}
     for command in ("mount -t tmpfs none /mnt", "mount -o remount,rw /usr", "umount -l /usr", "chroot / true"):
         assert (await box.exec(shell(f"mkdir -p /mnt; {command}"))).exit_code != 0, command
+
+
+KEYS = """
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+key = libc.syscall(KEYCTL, 10, -3, b"user", sys.argv[1].encode(), 0)  # search the session's keyring
+print(key, ctypes.get_errno())
+"""
+
+
+@each
+async def test_keys_of_a_login_are_not_there(create):
+    """The kernel's keyrings are in no namespace, and pass to whatever a login starts."""
+    numbers = {"x86_64": (248, 250), "aarch64": (217, 219)}
+    if platform.machine() not in numbers:
+        pytest.skip("numbers of its calls aren't known here")
+    add, keyctl = numbers[platform.machine()]
+    libc, name = ctypes.CDLL(None, use_errno=True), f"agent-env-{os.getpid()}"
+    key = libc.syscall(add, b"user", name.encode(), b"secret", 6, -3)
+    if key < 0:
+        pytest.skip(f"no keyrings here: {os.strerror(ctypes.get_errno())}")
+    try:
+        main = KEYS.replace("KEYCTL", str(keyctl))
+        argv = [sys.executable, "-c", main, name]
+        mine = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+        assert (await mine.communicate())[0].split()[0] == str(key).encode(), "what a child of this process sees"
+        box = await create(command=("sh", "-c", "sleep 600"))
+        assert (await box.exec(["python3", "-c", main, name])).stdout == f"-1 {errno.ENOSYS}\n".encode()
+        first = await box.exec(["grep", "-h", "^Seccomp:", "/proc/1/status", "/proc/self/status"])
+        assert first.stdout.split()[1::2] == [b"2", b"2"], "nor by way of the first process"
+    finally:
+        libc.syscall(keyctl, 9, key, -3)  # unlink
 
 
 @each
