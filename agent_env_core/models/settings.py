@@ -17,6 +17,8 @@ URL_VARIABLE = "OPENAI_BASE_URL"
 KEY_VARIABLE = "OPENAI_API_KEY"
 JUDGE_VARIABLE = "AGENT_ENV_JUDGE_MODEL"
 USER_VARIABLE = "AGENT_ENV_USER_MODEL"
+OPTIONS = {JUDGE_VARIABLE: "--judge-model", USER_VARIABLE: "--user-model"}
+"""What the command line has for the same; messages name both."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class ModelSettings:
             base_url: Another API than :attr:`base_url`.
         """
         if not model:
-            return f"none is named; set {variable}"
+            return f"none is named; set {variable}, or use {OPTIONS[variable]} of `agent-env run`"
         if base_url is None and self.base_url == DEFAULT_URL and not os.environ.get(self.api_key_env):
             return (
                 f"no API is named; set {URL_VARIABLE} to one that is compatible with OpenAI's, or {self.api_key_env}"

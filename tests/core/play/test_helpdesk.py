@@ -94,7 +94,7 @@ async def test_tasks_whose_models_are_missing_are_left_out(scripted_model: Any):
         (reason,) = running.left_out.values()
         assert reason == (
             "step 'talk': max_conversation_turns=4 needs a model that plays the user: none is named;"
-            " set AGENT_ENV_USER_MODEL"
+            " set AGENT_ENV_USER_MODEL, or use --user-model of `agent-env run`"
         )
 
 

@@ -146,7 +146,8 @@ async def test_a_model_that_is_missing_is_told_of_before_anything_is_played(monk
     there = ModelSettings("http://127.0.0.1:1/v1")
     assert lacks(there) == []
     assert lacks(there, max_conversation_turns=2) == [
-        "max_conversation_turns=2 needs a model that plays the user: none is named; set AGENT_ENV_USER_MODEL"
+        "max_conversation_turns=2 needs a model that plays the user: none is named; set AGENT_ENV_USER_MODEL,"
+        " or use --user-model of `agent-env run`"
     ]
     assert lacks(there, max_conversation_turns=2, user_model="m") == []
     (line,) = lacks(ModelSettings(), max_conversation_turns=2, user_model="m")
