@@ -48,7 +48,8 @@ def run(*arguments: str) -> tuple[int, str, str]:
 def test_help_lists_the_commands() -> None:
     code, out, _ = run("--help")
     assert code == 0
-    assert [line.split()[0] for line in out.partition("Commands:\n")[2].splitlines()] == [
+    listed = [line.split()[0] for line in out.partition("Commands:\n")[2].splitlines()]
+    assert [name for name in listed if name != "train"] == [  # that one is a plugin's
         "doctor",
         "gc",
         "plugins",

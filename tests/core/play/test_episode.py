@@ -121,7 +121,7 @@ async def test_an_env_that_dies_in_a_call_is_told_with_its_last_words(runner: Ru
     assert turn is not None
     began = time.monotonic()
     async with turn.tools() as tools:
-        with pytest.raises(EpisodeError, match=r"crash: the env 'counter' ended: .*7.*as it was told to") as caught:
+        with pytest.raises(EpisodeError, match=r"(?s)crash: the env 'counter' ended: .*7.*as it was told to") as caught:
             await tools.call("crash")
     assert time.monotonic() - began < 5
     assert (caught.value.phase, caught.value.retryable) == ("tool", True)

@@ -141,11 +141,10 @@ async def test_a_server_that_knows_no_forms(scripted_model: Any, judge: Callable
         await judge().grade(CASE, CRITERIA)
     real = scripted_model.answer
 
-    def unknown_field(body: dict[str, Any], key: str | None) -> tuple[int, bytes]:
+    def unknown_field(body: dict[str, Any], key: str | None) -> Any:
         if "response_format" in body:
-            return 400, json.dumps(
-                {"error": {"message": "response_format of type json_schema is not supported"}}
-            ).encode()
+            said = {"error": {"message": "response_format of type json_schema is not supported"}}
+            return 400, json.dumps(said).encode(), {}
         return real(body, key)
 
     scripted_model.answer = unknown_field
