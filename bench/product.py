@@ -247,7 +247,7 @@ class Product:
     @property
     def cpu_seconds(self) -> float:
         """CPU time of the server's process so far."""
-        import psutil  # type: ignore[import-untyped]
+        import psutil
 
         used = psutil.Process(self._server.pid).cpu_times()
         return float(used.user + used.system)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.calls import ROOT
-from bench.measure import Measured, Times
+from bench.figures import Measured, Times
 from bench.phases import NAMES
 
 VERSION = 3

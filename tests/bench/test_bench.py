@@ -167,7 +167,7 @@ async def test_the_floors_container_is_the_products(one_task):
 
 
 def test_percentiles_lie_between_the_nearest_ranks():
-    from bench.measure import Times
+    from bench.figures import Times
 
     assert Times.of([3.0, 1.0, 2.0]) == Times(
         n=3, p50=2.0, p95=pytest.approx(2.9), p99=pytest.approx(2.98), max=3.0, sum=6.0
