@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -53,8 +54,26 @@ def test_every_environment_variable_is_documented() -> None:
     assert {name for name in used if f"`{name}`" not in page} == set()
 
 
+def test_the_architectures_layers_are_the_ones_that_are_checked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    checked = [re.findall(r"\w+", layer) for layer in project["tool"]["importlinter"]["contracts"][0]["layers"]]
+    section = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## The layers")[2]
+    rows = re.findall(r"^\| (`[^|]*`) \|", section.partition("\n## ")[0], re.MULTILINE)
+    told = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert told == [name for layer in checked for name in layer]
+
+
+def test_the_architecture_names_every_folder() -> None:
+    section = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## The folders")[2]
+    named = set(re.findall(r"`([\w.]+)/`", section.partition("\n## ")[0]))
+    made = {"build", "dist", "out", "site", "sft", "agent-env-results"}  # see .gitignore
+    here = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")} - made
+    assert here <= named
+
+
 def test_modules_stay_small() -> None:
-    sources = [*(ROOT / "agent_env_core").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
+    folders = ("agent_env_core", "plugins", "bench", "chaos", "examples")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     long = {str(path.relative_to(ROOT)): n for path in sources if (n := len(path.read_text().splitlines())) > 400}
     assert long == {}
 
