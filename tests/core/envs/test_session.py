@@ -164,6 +164,22 @@ async def test_lists_come_in_pages(deploy: Callable[..., Deployment]):
     ]
 
 
+async def test_tools_are_those_of_the_server_to_the_letter_and_in_its_order(deploy: Callable[..., Deployment]):
+    """A card's tools are coarser, and may not even be there; what SDKs put into schemas is the model's to see."""
+    note = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None, "title": "Note"}
+    berths = {"type": "array", "items": {"type": "integer"}, "title": "Berths"}
+    schema = {"type": "object", "title": "submitArguments", "properties": {"berths": berths, "note": note}}
+    server = Server([{"name": "submit", "description": "Plans.", "inputSchema": schema}, TOOL])
+    deployment = deploy(server)
+    shown = [{"name": "ghost"}, {"name": "submit", "description": "Old.", "inputSchema": {"type": "object"}}]
+    deployment.card = read_card({"name": "env", "capabilities": {"tools": shown}})
+    tools = await open_tools([deployment], None)
+    offered = await tools.list()
+    assert [(tool.name, tool.description) for tool in offered] == [("submit", "Plans."), ("add", "Adds.")]
+    assert offered[0].input_schema == schema
+    await tools.close()
+
+
 async def test_the_union_of_several_servers(deploy: Callable[..., Deployment]):
     first, second = Server([{"name": "a"}]), Server([{"name": "b"}])
     tools = await open_tools([deploy(first, "one"), deploy(second, "two")], None)

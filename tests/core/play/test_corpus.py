@@ -15,8 +15,8 @@ A table of ``plays.toml`` is named after a task and may hold:
     Whether Docker plays it too, and not only ``process``: for what depends on files or processes of a sandbox.
 ``refused``
     Part of the reason why the task can't be played at all.
-``error``
-    Part of the error that the run must end with.
+``error``, ``recorded``
+    Part of the error that the run must end with, and what verifiers have on record all the same, by their ids.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ async def test_a_task_comes_to_what_its_script_says(stage: Stage, name: str):
             if "error" in play:
                 with pytest.raises(EpisodeError, match=re.escape(play["error"])):
                     await _play(episode, play)
+                kept = {name: verification.score for name, verification in episode.run.verifications.items()}
+                assert kept == play.get("recorded", {})
             else:
                 assert await _play(episode, play) == play["scores"], episode.run.verifications
     finally:

@@ -167,6 +167,14 @@ async def test_a_tolerant_prompt_does_not_score_an_env_in_an_unknown_state(
         await episode.result()
 
 
+async def test_a_prompts_own_deadline_bounds_no_episode(
+    make_bundle: Make, steps: Usual, open_runner: Open, begin: Begin, play: Play
+):
+    """A trainer generates for a whole batch before it goes on with any turn of it."""
+    runner = await open_runner(make_bundle({"t": steps(play={"timeout_seconds": 0.001})}))
+    assert await play(await begin(runner, "t"), 3) == {"grade": 1.0}
+
+
 async def test_a_fatal_failure_closes_a_turn_that_is_open_beside_it(
     make_bundle: Make, steps: Usual, open_runner: Open, begin: Begin
 ):
