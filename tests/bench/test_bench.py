@@ -96,7 +96,8 @@ def one_task(tmp_path, counter_bundle):
 
 
 @pytest.mark.slow
-def test_the_floor_makes_the_calls_that_the_product_makes(tmp_path, one_task, no_processes_left):
+def test_the_floor_makes_the_calls_that_the_product_makes(tmp_path, one_task, monkeypatch, no_processes_left):
+    monkeypatch.setenv("AGENT_ENV_PROCESS_ISOLATION", "none")  # the env writes its log where this test reads it
     from bench.calls import BUNDLES
     from bench.floor import Floor
     from bench.product import Product, prepare
