@@ -21,13 +21,15 @@ class Address:
     Attributes:
         url: Its base URL, ``http://`` or ``https://``, without a trailing slash.
         token: The bearer token it asks for, if any.
+        limit: Sessions it allows at once, where that is known.
     """
 
     url: str
     token: str | None = field(default=None, repr=False)
+    limit: int | None = None
 
     @classmethod
-    def of(cls, url: str, token: str | None = None) -> Address:
+    def of(cls, url: str, token: str | None = None, limit: int | None = None) -> Address:
         """Reads a URL that a user wrote. Without ``token``, the environment is asked for one.
 
         Raises:
@@ -43,7 +45,7 @@ class Address:
         token = token or os.environ.get(_variable_of(clean)) or os.environ.get(TOKEN_VARIABLE) or None
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("a token has printable ASCII characters only, since a header carries it")
-        return cls(clean, token)
+        return cls(clean, token, limit)
 
     @property
     def socket_url(self) -> str:

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import json
 import logging
-import random
-from collections import deque
+import os
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,13 +30,23 @@ MAX_MESSAGE = 100 * 1024 * 1024
 CAPACITY = "CAPACITY_REACHED"
 
 
-def at_capacity(url: str, limit: object) -> CapacityError:
-    """The error of a server that takes no further session."""
-    return CapacityError(
-        f"the server at {url} is at its limit of {limit} sessions at once, and the trainer holds one per rollout it"
-        " generates at once: serve the bundle with MAX_CONCURRENT_ENVS (or max_concurrent_envs=) at least that many,"
-        " or generate fewer rollouts at once"
-    )
+held: Counter[str] = Counter()
+"""Sockets that this process holds, by server. Touched on the client's loop alone."""
+os.register_at_fork(after_in_child=held.clear)
+
+
+class Full(CapacityError):
+    """One server that takes no further session.
+
+    Args:
+        url: The server.
+        limit: Sessions it allows.
+    """
+
+    def __init__(self, url: str, limit: object) -> None:
+        super().__init__(f"the server at {url} is at its limit of {limit} sessions at once")
+        self.url = url
+        self.limit = limit
 
 
 class Connection:
@@ -45,7 +55,7 @@ class Connection:
     def __init__(self, socket: ClientConnection, address: Address) -> None:
         self.lost: EpisodeError | None = None
         self._socket = socket
-        self._address = address
+        self.address = address
         self._unanswered: deque[asyncio.Future[dict[str, Any]]] = deque()
         self._sending = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
@@ -60,11 +70,16 @@ class Connection:
         """Connects, and asks the server once whether it has room: it says so only when it's asked.
 
         Raises:
-            CapacityError: The server is at its limit.
+            Full: The server is at its limit.
             AgentEnvError: The server refuses us: a token is missing or wrong, or it's no OpenEnv server.
             EpisodeError: Nothing answers, for now.
         """
-        connection = cls(await _dial(address), address)
+        held[address.url] += 1  # before anything is awaited: sessions that open at the same time spread too
+        try:
+            connection = cls(await _dial(address), address)
+        except BaseException:
+            held[address.url] -= 1
+            raise
         try:
             question = asyncio.ensure_future(
                 connection.ask(
@@ -98,7 +113,7 @@ class Connection:
 
         Raises:
             EpisodeError: No answer came; the connection is dropped.
-            CapacityError: The server is at its limit, which it says on the first question.
+            Full: The server is at its limit, which it says on the first question.
             TypeError: ``message`` can't be written as JSON; nothing was sent.
         """
         try:  # first of all: a question that isn't sent must not wait for an answer
@@ -132,7 +147,7 @@ class Connection:
         if reply.get("type") != "error":
             return data
         if data.get("code") == CAPACITY:
-            raise at_capacity(self._address.url, data.get("max_sessions", "its"))
+            raise Full(self.address.url, data.get("max_sessions", "its"))
         raise EpisodeError(phase, f"the server answered with an error: {data.get('message')} ({data.get('code')})")
 
     async def _read(self) -> None:
@@ -151,31 +166,39 @@ class Connection:
             reason = _how_it_closed(self._socket)
         except Exception as exc:  # what can't be read can't be matched with its question either
             reason = describe(exc)
-        self.drop(EpisodeError("queue", f"the connection to {self._address.url} was lost: {reason}", retryable=True))
+        self.drop(EpisodeError("queue", f"the connection to {self.address.url} was lost: {reason}", retryable=True))
 
     def drop(self, why: EpisodeError) -> None:
         """Gives up on the connection: everything still waiting on it fails."""
         if self.lost is None:
-            self.lost = why
             self._socket.transport.abort()
+        lost = self._lose(why)
         while self._unanswered:
             future = self._unanswered.popleft()
             if not future.done():
-                future.set_exception(self.lost)
+                future.set_exception(lost)
                 future.exception()  # whoever asked may have gone
+
+    def _lose(self, why: EpisodeError) -> EpisodeError:
+        """Notes that the connection is gone; returns why it went, which the first to notice says."""
+        if self.lost is None:
+            self.lost = why
+            held[self.address.url] -= 1
+        return self.lost
 
     async def close(self) -> None:
         """Says goodbye and closes; never raises."""
+        closed = EpisodeError("queue", "the session was closed")
         if self.lost is None:
             with contextlib.suppress(Exception):
                 await self._socket.send('{"type": "close"}')
-            self.lost = EpisodeError("queue", "the session was closed")
+            self._lose(closed)
         with contextlib.suppress(Exception):
             await self._socket.close()
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
-        self.drop(self.lost)
+        self.drop(closed)
 
 
 async def _dial(address: Address) -> ClientConnection:
@@ -216,23 +239,3 @@ def _how_it_closed(socket: ClientConnection) -> str:
     known = {1001: "it went away", 1006: "it broke off", 1011: "it was silent for 40 s", 1012: "it is shutting down"}
     said = known.get(code or 1006, f"it closed with code {code}")
     return f"{said} ({reason})" if reason else said
-
-
-async def redial(address: Address, seconds: float) -> Connection:
-    """Connects again after a connection was lost, with patience: a server may be restarting, or notice us gone late.
-
-    Raises:
-        EpisodeError: It didn't work for ``seconds``.
-        AgentEnvError: The server refuses us for good.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    pause = 0.05
-    while True:
-        try:
-            return await Connection.open(address)
-        except (CapacityError, EpisodeError) as exc:
-            if loop.time() + pause > deadline:
-                raise EpisodeError("queue", exc.reason if isinstance(exc, EpisodeError) else str(exc)) from None
-        await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - spreads clients, guards nothing
-        pause = min(2 * pause, 2.0)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 import httpx
 
 from agent_env_core.client.address import PREFIX, Address
-from agent_env_core.client.connection import Connection, redial
+from agent_env_core.client.connection import Connection
+from agent_env_core.client.hosts import connect, reconnect
 from agent_env_core.client.messages import (
     END_TURN,
     ForeignTools,
@@ -72,9 +73,9 @@ class Player:
     slack = SLACK_SECONDS
 
     def __init__(
-        self, address: Address, *, tool_seconds: float, reset_seconds: float, tools: Offered | None = None
+        self, hosts: Sequence[Address], *, tool_seconds: float, reset_seconds: float, tools: Offered | None = None
     ) -> None:
-        self._address = address
+        self._hosts = hosts
         self._tools = tools
         self._tool_seconds = tool_seconds
         self._reset_seconds = reset_seconds
@@ -88,13 +89,13 @@ class Player:
         """Starts the next episode and returns while it deploys. The first one also finds out whether there's room.
 
         Raises:
-            CapacityError: The server is at its limit.
-            AgentEnvError: The server refuses us.
+            CapacityError: Every host is at its limit.
+            AgentEnvError: A host refuses us.
         """
         previous, self._episode = self._episode, None
         if self._link is None and not self._key:
             with contextlib.suppress(EpisodeError):  # nothing answers: `_open` tries again, behind, and says so
-                self._link = await self._dialled(Connection.open(self._address))
+                self._link = await self._dialled(connect(self._hosts))
         episode = Episode(row)
         episode.opening = asyncio.create_task(self._guard(episode, self._open(episode, previous), "deploy"))
         self._episode = episode
@@ -108,7 +109,7 @@ class Player:
         if previous is not None:  # shielded: it has to be done even when this episode is given up meanwhile
             await asyncio.shield(asyncio.create_task(self._leave(previous, "the trainer went on to its next rollout")))
         if self._link is None or self._link.lost is not None:
-            self._link = await self._dialled(redial(self._address, min(REDIAL_SECONDS, self._reset_seconds)))
+            self._link = await self._dialled(reconnect(self._hosts, min(REDIAL_SECONDS, self._reset_seconds)))
         episode.link, episode.key = self._link, self._key
         await self._reset(episode)
 
@@ -278,12 +279,12 @@ class Player:
         link = episode.link
         if link is None:
             return
-        url = f"{self._address.url}{PREFIX}/sessions/{episode.key}/abandon"
+        url = f"{link.address.url}{PREFIX}/sessions/{episode.key}/abandon"
         try:
             for pause in (*ABANDON_PAUSES, 0):
                 if link.lost is not None or not link.busy:
                     return  # nothing of it runs: the next reset, or the end of the socket, ends it
-                if await asyncio.to_thread(_post, self._address, url, {"episode_id": episode.id, "reason": reason}):
+                if await asyncio.to_thread(_post, link.address, url, {"episode_id": episode.id, "reason": reason}):
                     return
                 await asyncio.sleep(pause)
         except (httpx.HTTPError, ValueError) as exc:

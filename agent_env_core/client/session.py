@@ -38,7 +38,7 @@ class Session:
     as many episodes as there are. A process forked off starts with sessions of its own.
 
     Args:
-        address: The server.
+        hosts: The server; or several that serve the same, of which the session goes to the one with the most room.
         tool_timeout: Seconds that one tool call may take. The server keeps it.
         reset_timeout: Seconds that a reset may take, through the opening of the first turn, and each ``end_turn``.
         tools: The tools the caller was made for; a task that offers others then ends in ``ForeignTools``.
@@ -47,14 +47,13 @@ class Session:
 
     def __init__(
         self,
-        address: Address,
-        *,
+        *hosts: Address,
         tool_timeout: float = TOOL_SECONDS,
         reset_timeout: float = RESET_SECONDS,
         tools: Offered | None = None,
         plain: bool = False,
     ) -> None:
-        self._address = address
+        self._hosts = hosts
         self._plain = plain
         self._tool_timeout = seconds("tool_timeout", tool_timeout)
         self._reset_timeout = seconds("reset_timeout", reset_timeout)
@@ -69,7 +68,7 @@ class Session:
         if self._player is None or self._pid != os.getpid():
             self._pid = os.getpid()
             self._player = (PlainPlayer if self._plain else Player)(
-                self._address,
+                self._hosts,
                 tool_seconds=self._tool_timeout,
                 reset_seconds=self._reset_timeout,
                 tools=self._tools,
@@ -83,8 +82,8 @@ class Session:
         """Starts the next episode, and returns while it deploys. An episode still under way is abandoned.
 
         Raises:
-            CapacityError: The server is at its limit; it says so at the first reset.
-            AgentEnvError: The server refuses us.
+            CapacityError: Every host is at its limit; it shows at the first reset.
+            AgentEnvError: A host refuses us.
         """
         run(self._mine.begin(Row(split, index, task_id)))
 

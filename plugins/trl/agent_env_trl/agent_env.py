@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env_core import integrity
 from agent_env_core.adapters import Combiner
-from agent_env_core.client import Address, Info, close_all, hand_down_token, seconds, server_at
+from agent_env_core.client import Address, Hosts, Info, close_all, hand_down_token, seconds, server_at
 from agent_env_core.play.rewards import resolve_reward
 from agent_env_core.server.limits import DEFAULT_SESSIONS
 from agent_env_trl.dataset import task_dataset
@@ -27,44 +27,49 @@ class AgentEnv:
     """Connects a trainer to a served bundle.
 
     Args:
-        url: The server, e.g. ``http://env-host:8000``.
+        url_or_urls: The server, e.g. ``http://env-host:8000``; or several that serve the same bundle, over which the
+            sessions are spread by each one's limit.
         split: The split that :attr:`dataset` holds: ``all``, or the name of an eval.
         reward: What to make of an episode's scores: None takes the server's reward, a string names a scoring step or
             a combiner (``"mean"``, ``"weighted:grade=0.8,style=0.2"``), a function gets ``{step id: score}``.
         tool_timeout: Seconds that one tool call may take; past it the episode ends unscored.
         reset_timeout: Seconds that a reset may take, through the deploy and the opening of the first turn, and each
             ``end_turn``.
-        token: The token the server asks for; ``AGENT_ENV_TOKEN`` in the environment does as well.
+        token: The token the servers ask for, or one for each URL; ``AGENT_ENV_TOKEN`` in the environment does as well.
 
     Raises:
-        AgentEnvError: Nothing answers at ``url``, or it refuses us.
-        ValueError: The server has no such split, ``reward`` doesn't fit each of its tasks, or a timeout is no number of
-            seconds above 0.
+        AgentEnvError: Nothing answers at a URL, it refuses us, or several servers don't serve the same; the message
+            names the difference.
+        ValueError: No URL is given, a server has no such split, ``reward`` doesn't fit each of its tasks, or a timeout
+            is no number of seconds above 0.
     """
 
     def __init__(
         self,
-        url: str,
+        url_or_urls: str | Sequence[str],
         *,
         split: str = "all",
         reward: str | Combiner | None = None,
         tool_timeout: float = 60,
         reset_timeout: float = 600,
-        token: str | None = None,
+        token: str | Mapping[str, str] | None = None,
     ) -> None:
         integrity.check()
         refuse_second_import()
         self._local: LocalServer | SharedServer | None = None
         self._split = split
         self._timeouts = _timeouts(tool_timeout, reset_timeout)
-        address = Address.of(url, token)
-        self._server = server_at(address, deploy_timeout=reset_timeout)
-        self._info = self._server.info()
+        addresses = _addresses(url_or_urls, token)
+        self._server = Hosts([server_at(address, deploy_timeout=reset_timeout) for address in addresses])
+        self._info, self._hosts = self._server.info()
         self._check_split(split)
         self._combine = None if reward is None else resolve_reward(reward, self._info.score_ids)
         self._datasets: dict[str, Dataset] = {}
         self._factories: dict[bool, Factory] = {}
-        hand_down_token(address)
+        for address in addresses:
+            hand_down_token(address)
+        if len(addresses) > 1:
+            self.dataset_for(split)  # compares the rows
 
     @classmethod
     def local(
@@ -137,12 +142,12 @@ class AgentEnv:
 
     @property
     def url(self) -> str:
-        """The server's base URL."""
-        return self._server.address.url
+        """The server's base URL; those of several, with commas between."""
+        return ", ".join(host.url for host in self._hosts)
 
     @property
     def info(self) -> Info:
-        """What the server said it serves, when this object was made."""
+        """What the server said it serves, when this object was made; of several, with the sessions of all of them."""
         return self._info
 
     @property
@@ -186,7 +191,7 @@ class AgentEnv:
         if together not in self._factories:
             toolsets = self._server.toolsets()
             settings: dict[str, Any] = {
-                "url": self.url, "combine": self._combine, "together": together, **self._timeouts,
+                "hosts": self._hosts, "combine": self._combine, "together": together, **self._timeouts,
             }  # fmt: skip
             if len(toolsets) == 1:
                 self._factories[together] = environment_class(toolsets[0], name=self._info.name, **settings)
@@ -253,6 +258,17 @@ def _timeouts(tool_timeout: float, reset_timeout: float) -> dict[str, float]:
         "tool_timeout": seconds("tool_timeout", tool_timeout),
         "reset_timeout": seconds("reset_timeout", reset_timeout),
     }
+
+
+def _addresses(urls: str | Sequence[str], token: str | Mapping[str, str] | None) -> list[Address]:
+    urls = [urls] if isinstance(urls, str) else list(urls)
+    tokens = token if isinstance(token, Mapping) else dict.fromkeys(urls, token)
+    if strange := set(tokens) - set(urls):
+        raise ValueError(f"token= names {', '.join(sorted(strange))}, which isn't one of the URLs: {', '.join(urls)}")
+    addresses = [Address.of(url, tokens.get(url)) for url in urls]
+    if not urls or len({address.url for address in addresses}) < len(urls):
+        raise ValueError(f"the URLs {urls} must be one or more servers, each given once")
+    return addresses
 
 
 def _check_split(where: str, split: str, known: Collection[str]) -> None:

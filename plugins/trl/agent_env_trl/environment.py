@@ -31,7 +31,7 @@ class Spec:
 
     Attributes:
         name: The class's name, which TRL names its reward column after.
-        url: The server.
+        hosts: The servers' URLs, each with the sessions it allows, where it says so.
         offered: Names and digest of the tools.
         tools: The tools' descriptions and schemas, as JSON.
         tool_timeout: Seconds for one tool call.
@@ -43,7 +43,7 @@ class Spec:
     """
 
     name: str
-    url: str
+    hosts: tuple[tuple[str, int | None], ...]
     offered: Offered
     tools: str
     tool_timeout: float
@@ -68,7 +68,7 @@ class Environment:
     def __init__(self) -> None:
         spec = self._spec
         self._session = Session(
-            Address.of(spec.url),
+            *(Address.of(url, limit=limit) for url, limit in spec.hosts),
             tool_timeout=spec.tool_timeout,
             reset_timeout=spec.reset_timeout,
             tools=spec.offered,

@@ -17,7 +17,7 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from agent_env_core.adapters import Combiner
-from agent_env_core.client import Toolset
+from agent_env_core.client import Address, Toolset
 from agent_env_trl.environment import Environment, Spec
 from agent_env_trl.rollout_process import reporter, watch
 from agent_env_trl.schemas import Parameter, check_names, describe_method, tool_method
@@ -33,8 +33,8 @@ class EnvironmentType(type):
 
 
 def environment_class(
-    toolset: Toolset, *, name: str, url: str, tool_timeout: float, reset_timeout: float, combine: Combiner | None,
-    together: bool = False,
+    toolset: Toolset, *, name: str, hosts: Iterable[Address], tool_timeout: float, reset_timeout: float,
+    combine: Combiner | None, together: bool = False,
 ) -> type[Environment]:  # fmt: skip
     """The class of a toolset's environments.
 
@@ -45,7 +45,7 @@ def environment_class(
     return build(
         Spec(
             name=name,
-            url=url,
+            hosts=tuple((host.url, host.limit) for host in hosts),
             offered=toolset.offered,
             tools=json.dumps(list(toolset.tools)),
             tool_timeout=tool_timeout,
@@ -67,10 +67,11 @@ def build(spec: Spec) -> type[Environment]:
 
 
 def _made(spec: Spec, tools: Iterable[Mapping[str, Any]]) -> type[Environment]:
+    where = ", ".join(url for url, _ in spec.hosts)
     namespace: dict[str, Any] = {str(tool["name"]): tool_method(tool) for tool in tools}
     namespace |= {
         "end_turn": _end_turn_method(),
-        "__doc__": f"An environment that plays tasks of {spec.name}, served at {spec.url}.",
+        "__doc__": f"An environment that plays tasks of {spec.name}, served at {where}.",
         "__module__": Environment.__module__,
         "_spec": spec,
         "_instances": WeakSet(),

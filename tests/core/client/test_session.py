@@ -353,8 +353,9 @@ def test_a_session_that_is_forgotten_is_closed(scripted: Any) -> None:
 @pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan")])
 @pytest.mark.parametrize("name", ["tool_timeout", "reset_timeout"])
 def test_a_timeout_that_is_none(name: str, value: float) -> None:
+    timeouts: dict[str, Any] = {name: value}
     with pytest.raises(ValueError, match=f"{name}="):
-        Session(Address.of("http://localhost:1"), **{name: value})
+        Session(Address.of("http://localhost:1"), **timeouts)
 
 
 def test_a_reset_is_quick(scripted: Any, connect: Any) -> None:

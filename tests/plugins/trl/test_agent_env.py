@@ -31,7 +31,7 @@ def two_turns(env: AgentEnv) -> dict[str, Any]:
 
 def test_signatures() -> None:
     made = inspect.signature(AgentEnv).parameters
-    assert {name: p.default for name, p in made.items() if name != "url"} == {
+    assert {name: p.default for name, p in made.items() if name != "url_or_urls"} == {
         "split": "all", "reward": None, "tool_timeout": 60, "reset_timeout": 600, "token": None,
     }  # fmt: skip
     local = inspect.signature(AgentEnv.local).parameters

@@ -15,7 +15,7 @@ import pytest
 from agent_env_trl.environment import Environment
 from agent_env_trl.factory import environment_class
 
-from agent_env_core.client import Outcome, Toolset
+from agent_env_core.client import Address, Outcome, Toolset
 from agent_env_core.errors import AgentEnvError
 
 TOOL = {
@@ -34,7 +34,12 @@ def nothing(scores: Mapping[str, float]) -> None:
 
 
 def made(*tools: Any, **keywords: Any) -> type[Environment]:
-    settings = {"name": "quay-v1", "url": "http://env-host:8000", "tool_timeout": 60, "reset_timeout": 600}
+    settings = {
+        "name": "quay-v1",
+        "hosts": [Address.of("http://env-host:8000")],
+        "tool_timeout": 60,
+        "reset_timeout": 600,
+    }
     return environment_class(
         Toolset("quay", "abc", tools or (TOOL,)), **{"combine": None, **settings, **keywords}
     )  # fmt: skip
@@ -52,7 +57,7 @@ def test_a_pickle_holds_no_secret_and_nothing_that_lives(monkeypatch: pytest.Mon
     cls = made()
     environment = cls()
     data = pickle.dumps(cls)
-    assert environment._session._address.token == "sk-hunter2"
+    assert [host.token for host in environment._session._hosts] == ["sk-hunter2"]
     assert b"hunter2" not in data
     assert len(data) < 2000
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from agent_env_trl.factory import environment_class
 
-from agent_env_core.client import Toolset
+from agent_env_core.client import Address, Toolset
 
 
 def rollouts(factory: bytes, way: str, ready: Any, stop: Any) -> None:
@@ -70,8 +70,8 @@ def main() -> None:
     (way,) = sys.argv[1:]
     tool = {"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {}}}
     factory = environment_class(
-        Toolset("counter", "abc", (tool,)), name="counter", url="http://host", tool_timeout=60, reset_timeout=600,
-        combine=None,
+        Toolset("counter", "abc", (tool,)), name="counter", hosts=[Address.of("http://host")], tool_timeout=60,
+        reset_timeout=600, combine=None,
     )  # fmt: skip
     for name in ("train", "stop"):  # the watch knows the trainer's frames by their modules
         code = vars(Trainer)[name].__code__

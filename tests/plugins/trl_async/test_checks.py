@@ -17,7 +17,7 @@ from agent_env_trl.factory import environment_class
 from agent_env_trl_async import machine
 from agent_env_trl_async.plugin import AsyncGrpo, in_flight
 
-from agent_env_core.client import Toolset
+from agent_env_core.client import Address, Toolset
 from agent_env_core.plugins import plugins
 
 Serve = Callable[..., Awaitable[tuple[str, Any]]]
@@ -30,8 +30,8 @@ def counter() -> type[Environment]:
     """An environment class with one tool."""
     tool = {"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {}}}
     return environment_class(
-        Toolset("counter", "abc", (tool,)), name="counter", url="http://host", tool_timeout=60, reset_timeout=600,
-        combine=None,
+        Toolset("counter", "abc", (tool,)), name="counter", hosts=[Address.of("http://host")], tool_timeout=60,
+        reset_timeout=600, combine=None,
     )  # fmt: skip
 
 

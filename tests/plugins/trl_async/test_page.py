@@ -17,7 +17,7 @@ from agent_env_trl.factory import environment_class
 from agent_env_trl.train.settings import Settings
 from agent_env_trl_async.plugin import AsyncGrpo
 
-from agent_env_core.client import Toolset
+from agent_env_core.client import Address, Toolset
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "async-grpo.md").read_text(encoding="utf-8")
@@ -46,8 +46,8 @@ async def test_the_output_is_the_adapters(
     )  # fmt: skip
     tool = {"name": "list_ships", "description": "Lists.", "input_schema": {"type": "object", "properties": {}}}
     factory = environment_class(
-        Toolset("portsim", "abc", (tool,)), name="portsim-v1", url="http://host", tool_timeout=60, reset_timeout=600,
-        combine=None,
+        Toolset("portsim", "abc", (tool,)), name="portsim-v1", hosts=[Address.of("http://host")], tool_timeout=60,
+        reset_timeout=600, combine=None,
     )  # fmt: skip
     env = SimpleNamespace(
         info=SimpleNamespace(max_concurrent_envs=8), url="http://env-host:8000", factory=factory,
