@@ -77,6 +77,26 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def missing_tests() -> Callable[[str], list[str]]:
+    """Of the tests that a page names, as ``tests/….py::test_…`` between backticks, those that there aren't.
+
+    Fails on a page that names none; so nothing goes unnoticed where the way of writing them changes.
+    """
+
+    def missing(page: str) -> list[str]:
+        named = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page)))
+        assert named, "the page names no test"
+        sources = {path: (ROOT / path).read_text("utf-8") for path, _ in named if (ROOT / path).is_file()}
+        return [
+            f"{path}::{test}"
+            for path, test in named
+            if not re.search(rf"^ *(async )?def {test}\(", sources.get(path, ""), re.MULTILINE)
+        ]
+
+    return missing
+
+
 @pytest.fixture
 def tutorial_bundle(tmp_path: Path) -> Path:
     """The bundle that ``docs/writing-a-bundle.md`` builds, written out as a folder: one env, ``keeper``, two tasks."""

@@ -105,6 +105,7 @@ async def test_a_task_scores_the_same_whoever_plays_it(
     rows: list[Any] = []
     summary = await session.run(rows.append)
     assert rows[0].scores == play.scores == await by_hand(play, bundle)
+    assert rows[0].outcome == ("passed" if play.reward >= 1 else "below_one")
     assert summary.score is not None
     assert summary.score.mean == play.reward
     offered = {tool["function"]["name"] for tool in scripted_model.requests[0]["tools"]}
