@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import shutil
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +10,8 @@ import agent_env_e2b
 import pytest
 from agent_env_e2b.settings import Settings
 from e2b_double import E2BDouble
+from mutants import mutated, outcome
 
-from agent_env_core.testing.checks import CHECKS
-from agent_env_core.testing.checks.base import Skipped, Target, Trial, perform
-from agent_env_core.testing.running import prepare_base
-
-CHECK = {check.name: check for check in CHECKS}
 LIMIT = 3.0
 """Seconds a check has; those named below take a fraction of it where nothing is missing."""
 
@@ -79,50 +70,20 @@ MUTANTS = {
 
 
 @pytest.fixture
-def mutant(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The plugin under another name, with one text replaced."""
-    file, old, new = request.param
-    name = f"e2b_mutant_{hashlib.sha256(f'{file} {old}'.encode()).hexdigest()[:12]}"
-    folder = tmp_path / name
-    shutil.copytree(Path(agent_env_e2b.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for source in (*folder.glob("*.py"), *folder.glob("*.pl")):
-        text = source.read_text(encoding="utf-8")
-        if source.name == file and old:
-            assert text.count(old) == 1, f"{file} must have {old!r} once"
-            text = text.replace(old, new)
-        source.write_text(text.replace("agent_env_e2b", name), encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    yield importlib.import_module(f"{name}.provider").E2BProvider(Settings(plan="pro"))
-    for module in [each for each in sys.modules if each.partition(".")[0] == name]:
-        del sys.modules[module]
+def mutant(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """The provider of the plugin with one text replaced."""
+    with mutated(agent_env_e2b, *request.param, tmp_path) as provider:
+        yield provider.E2BProvider(Settings(plan="pro"))
 
 
-async def outcome(provider: Any, check: str, folder: Path, double: E2BDouble, limit: float) -> Exception | None:
-    """What a check says of a provider."""
+def ending(double: E2BDouble) -> Callable[[], None]:
+    """Ends all sandboxes of the double."""
 
-    async def end_all() -> None:
+    async def end_each() -> None:
         for sandbox in list(double.world.sandboxes.values()):
             await double.world.end(sandbox)
 
-    @asynccontextmanager
-    async def evicted() -> AsyncIterator[Any]:
-        double.do(end_all())
-        yield provider
-
-    (base := folder / "base").mkdir()
-    (kit := folder / "kit").mkdir()
-    image = await prepare_base(provider, "python:3.11-slim", base)
-    tested = Target(provider, image, "python:3.11-slim", faults={"evicted": evicted})
-    try:
-        await perform(CHECK[check], Trial(tested, kit, CHECK[check].boxes), limit)
-    except Skipped as exc:
-        pytest.fail(f"the check didn't apply: {exc}")
-    except Exception as exc:
-        return exc
-    finally:
-        double.do(end_all())
-        await provider.aclose()
-    return None
+    return lambda: double.do(end_each())
 
 
 @pytest.mark.parametrize(
@@ -131,9 +92,9 @@ async def outcome(provider: Any, check: str, folder: Path, double: E2BDouble, li
     indirect=["mutant"],
 )
 async def test_a_mutant_is_caught(mutant: Any, check: str, tmp_path: Path, double: E2BDouble) -> None:
-    assert await outcome(mutant, check, tmp_path, double, LIMIT) is not None
+    assert await outcome(mutant, check, tmp_path, ending(double), LIMIT) is not None
 
 
 @pytest.mark.parametrize("mutant", [("provider.py", "", "")], indirect=True)
 async def test_a_mutant_without_a_mutation_is_not(mutant: Any, tmp_path: Path, double: E2BDouble) -> None:
-    assert await outcome(mutant, "exec_feeds_bytes_that_are_no_text", tmp_path, double, 60) is None
+    assert await outcome(mutant, "exec_feeds_bytes_that_are_no_text", tmp_path, ending(double), 60) is None

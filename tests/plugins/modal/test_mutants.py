@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import shutil
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import agent_env_modal
 import pytest
 from modal_double import ModalDouble
+from mutants import mutated, outcome
 
-from agent_env_core.testing.checks import CHECKS
-from agent_env_core.testing.checks.base import Skipped, Target, Trial, perform
-from agent_env_core.testing.running import prepare_base
-
-CHECK = {check.name: check for check in CHECKS}
 LIMIT = 2.0
 """Seconds a check has: those named below take a fraction of it where nothing is missing."""
 
@@ -60,55 +53,20 @@ MUTANTS = {
 
 
 @pytest.fixture
-def mutant(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The plugin under another name, with one text replaced."""
-    file, old, new = request.param
-    name = f"modal_mutant_{abs(hash((file, old))):x}"
-    folder = tmp_path / name
-    shutil.copytree(Path(agent_env_modal.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for source in folder.glob("*.py"):
-        text = source.read_text(encoding="utf-8")
-        if source.name == file and old:
-            assert text.count(old) == 1, f"{file} must have {old!r} once"
-            text = text.replace(old, new)
-        source.write_text(text.replace("agent_env_modal", name), encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    yield importlib.import_module(f"{name}.provider").ModalProvider()
-    for module in [each for each in sys.modules if each.partition(".")[0] == name]:
-        del sys.modules[module]
+def mutant(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """The provider of the plugin with one text replaced."""
+    with mutated(agent_env_modal, *request.param, tmp_path) as provider:
+        yield provider.ModalProvider()
 
 
-async def outcome(
-    provider: Any, check: str, folder: Path, double: ModalDouble, limit: float = LIMIT
-) -> Exception | None:
-    """What a check says of a provider."""
-    (base := folder / "base").mkdir()
-    (kit := folder / "kit").mkdir()
-    image = await prepare_base(provider, "python:3.11-slim", base)
+def ending(double: ModalDouble) -> Callable[[], None]:
+    """Ends all sandboxes of the double."""
 
-    def evicted() -> Any:
-        from contextlib import asynccontextmanager
-
-        @asynccontextmanager
-        async def evict() -> Any:
-            for box in double.world.running():
-                double.do(box.finish(3))
-            yield provider
-
-        return evict()
-
-    tested = Target(provider, image, "python:3.11-slim", faults={"evicted": evicted})
-    try:
-        await perform(CHECK[check], Trial(tested, kit, CHECK[check].boxes), limit)
-    except Skipped as exc:
-        pytest.fail(f"the check didn't apply: {exc}")
-    except Exception as exc:
-        return exc
-    finally:
+    def end_all() -> None:
         for box in double.world.running():
             double.do(box.finish(3))
-        await provider.aclose()
-    return None
+
+    return end_all
 
 
 @pytest.mark.parametrize(
@@ -117,9 +75,9 @@ async def outcome(
     indirect=["mutant"],
 )
 async def test_a_mutant_is_caught(mutant: Any, check: str, tmp_path: Path, double: ModalDouble) -> None:
-    assert await outcome(mutant, check, tmp_path, double) is not None
+    assert await outcome(mutant, check, tmp_path, ending(double), LIMIT) is not None
 
 
 @pytest.mark.parametrize("mutant", [("provider.py", "", "")], indirect=True)
 async def test_a_mutant_without_a_mutation_is_not(mutant: Any, tmp_path: Path, double: ModalDouble) -> None:
-    assert await outcome(mutant, "exec_feeds_bytes_that_are_no_text", tmp_path, double, 60) is None
+    assert await outcome(mutant, "exec_feeds_bytes_that_are_no_text", tmp_path, ending(double), 60) is None
