@@ -10,14 +10,19 @@ Set by the environment: ``AGENT_ENV_MAX_STARTING``, ``AGENT_ENV_MAX_RUNNING``, `
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from agent_env_core.errors import ConfigError
+from agent_env_core.sandbox.machine import process_is_stopped
 from agent_env_core.sandbox.slots import Pace, Slot, Slots, Ticket
+
+log = logging.getLogger(__name__)
 
 STARTING_VARIABLE = "AGENT_ENV_MAX_STARTING"
 RUNNING_VARIABLE = "AGENT_ENV_MAX_RUNNING"
@@ -29,6 +34,10 @@ REMOTE_STARTING = 64
 FIRST_LOOK, LOOK_EACH = 0.010, 0.0002
 """Seconds between two looks of the one caller of a process that stands in the machine's queue: 10 ms, and more where
 there are many places to look at."""
+
+
+TELL_AFTER = 30.0
+"""Seconds after which somebody who waits is told for whom: a process that was stopped keeps what it holds."""
 
 
 def default_starting(*, remote: bool = False) -> int:
@@ -133,7 +142,11 @@ class SharedCount:
 
     async def _first(self, ticket: Ticket) -> Slot:
         pause = FIRST_LOOK + LOOK_EACH * self._slots.count
+        told = time.monotonic() + TELL_AFTER
         while (slot := self._slots.take(ticket)) is None:
+            if time.monotonic() > told:
+                log.warning("waiting for a place in %s, held by %s", self._slots.folder, _words(self._slots.holders()))
+                told = float("inf")
             self._news.clear()
             try:
                 async with asyncio.timeout(pause):
@@ -278,6 +291,10 @@ class Limits:
         """Waits until the next create may begin."""
         if self._pace is not None and (seconds := self._pace.next()) > 0:
             await asyncio.sleep(seconds)
+
+
+def _words(pids: list[int]) -> str:
+    return ", ".join(f"process {pid}{' (STOPPED)' if process_is_stopped(pid) else ''}" for pid in pids) or "nobody"
 
 
 def _number(variable: str) -> int | None:

@@ -108,6 +108,12 @@ def process_is_dead(pid: int, start: str) -> bool:
     return now is not None and now != start
 
 
+def process_is_stopped(pid: int) -> bool:
+    """Whether the process does nothing until somebody lets it go on; False where the system doesn't tell."""
+    fields = _stat(pid) if _LINUX else None
+    return fields is not None and fields[0] in "Tt"
+
+
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -8,6 +8,7 @@ one with few get on alike.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import os
@@ -84,10 +85,19 @@ class Slots:
             for number in range(self.count):
                 lock = partial(_lock, self.folder / f"slot-{number}")
                 if (descriptor := _remaking(self.folder, lock)) is not None:
+                    os.pwrite(descriptor, f"{os.getpid():<10}".encode(), 0)
                     return Slot(descriptor)
         except OSError as exc:
             raise Unavailable(f"no place can be taken in {self.folder}: {describe(exc)}") from exc
         return None
+
+    def holders(self) -> list[int]:
+        """The processes that hold the places, where none is free: for people."""
+        pids = set()
+        for number in range(self.count):
+            with contextlib.suppress(OSError, ValueError):
+                pids.add(int((self.folder / f"slot-{number}").read_bytes()))
+        return sorted(pids)
 
     def queue(self) -> Ticket:
         """A place in the queue; close it at the end.

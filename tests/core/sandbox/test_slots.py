@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
@@ -13,7 +14,9 @@ import time
 import pytest
 
 from agent_env_core.errors import ConfigError, Unavailable
+from agent_env_core.sandbox import limits
 from agent_env_core.sandbox import slots as module
+from agent_env_core.sandbox.limits import SharedCount
 from agent_env_core.sandbox.slots import Pace, Slots, run_folder
 
 HOLDS = """
@@ -96,6 +99,22 @@ def test_a_stopped_process_is_passed_by(holder, slots, monkeypatch):
     monkeypatch.setattr(module, "STALE", 0.0)
     slots.take().free()
     process.send_signal(signal.SIGCONT)
+
+
+async def test_who_keeps_others_waiting_is_told(holder, slots, monkeypatch, caplog):
+    process = holder("slot")
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)  # noqa: ASYNC222 - it takes effect a moment later
+    monkeypatch.setattr(limits, "TELL_AFTER", 0.0)
+    monkeypatch.setattr(limits, "FIRST_LOOK", 0.001)
+    taking = asyncio.create_task(SharedCount(slots).take())
+    async with asyncio.timeout(20):
+        while not caplog.records:  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.001)
+    assert f"in {slots.folder}, held by process {process.pid} (STOPPED)" in caplog.text
+    process.kill()
+    (await taking)()
+    assert len(caplog.records) == 1
 
 
 def test_a_machine_without_files_left_is_told(slots, monkeypatch):
