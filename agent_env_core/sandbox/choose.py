@@ -126,8 +126,9 @@ async def start_host(
                 await host.aclose()
                 raise
         except Exception as exc:  # whatever it is, the next one may do
-            refused.append(f"{name}: {describe(exc)}")
-            on_progress(f"no sandboxes from {name}: {describe(exc)}")
+            reason = describe(exc).removeprefix(f"{name}: ")
+            refused.append(f"{name}: {reason}")
+            on_progress(f"no sandboxes from {name}: {reason}")
             continue
         isolation = host.provider.capabilities.isolation
         on_progress(f"sandboxes come from {name} (isolation: {isolation})")

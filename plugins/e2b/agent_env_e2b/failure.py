@@ -61,11 +61,11 @@ def translate(exc: BaseException, doing: str, *, building: bool = False, pause: 
         return Unavailable(f"{text}; the sandbox's disk is full")
     if status == 403:
         return ConfigError(f"{text}; the key's team may not do that")
-    if isinstance(exc, e2b.BuildException) and (status is None or status < 500):
+    if isinstance(exc, e2b.BuildException | e2b.TemplateException) and (status is None or status < 500):
         return ImageError(text)
     if status == 404:
         return ImageError(f"{text}; prepare the image again")
-    if status == 400:
+    if status == 400 or isinstance(exc, e2b.InvalidArgumentException):
         return ImageError(text) if building else Unsupported(text)
     return Unavailable(text)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_env_core.hookspecs import hookimpl
+from agent_env_core.sandbox.settings import require_sdk
 from agent_env_e2b.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,11 +22,12 @@ class Factory:
         """A provider with these settings.
 
         Raises:
-            ConfigError: A wrong setting, or no API key.
+            ConfigError: A wrong setting, no SDK, or no API key.
         """
         from agent_env_e2b.provider import E2BProvider, require_key
 
         settings = Settings.read("e2b", config)
+        require_sdk("e2b", "e2b")
         require_key()
         return E2BProvider(settings)
 

@@ -124,9 +124,13 @@ class E2BProvider:
         async def undo() -> None:
             try:
                 sandbox = await making
+            except SandboxError:
+                return  # nothing came of it
+            try:
                 await self.kill(sandbox.sandbox_id)
-            except SandboxError as exc:  # it was made not at all, or its time ends it
-                logger.debug("%s", describe(exc))
+            except SandboxError as exc:  # its time to live ends it, or the reaper
+                told = "the sandbox %s of a create that was given up is still there: %s"
+                logger.warning(told, sandbox.sandbox_id, describe(exc))
 
         task = asyncio.create_task(undo())
         self._undoing.add(task)
@@ -189,17 +193,19 @@ class E2BProvider:
 
     async def aclose(self) -> None:
         """Lets go of connections, once what was given up is undone."""
-        await asyncio.gather(*self._undoing)
+        await asyncio.gather(*self._undoing, return_exceptions=True)
         mains, self._mains = list(self._mains.values()), {}
         await asyncio.gather(*(main.close() for main in mains))
 
 
 def require_key() -> None:
-    """Refuses to go on without a key in the environment.
+    """Refuses to go on without a key in the environment, or where the SDK would only pretend.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no key, or ``E2B_DEBUG`` is set: calls that create and end sandboxes do nothing then.
     """
+    if os.environ.get("E2B_DEBUG", "").lower() == "true":
+        raise ConfigError("e2b: with E2B_DEBUG=true the SDK makes no sandboxes and ends none; unset it")
     if not os.environ.get(KEY):
         raise ConfigError(f"e2b: {KEY} isn't set; make a key at {KEYS_PAGE}, then: export {KEY}=e2b_…")
 

@@ -94,9 +94,7 @@ def _template(plan: Plan, settings: Settings) -> tuple[TemplateClass, str]:
         made = made.run_cmd(f'printf %s "$PWD" > {IMAGE_WORKDIR}')
     said = AsyncTemplate.to_json(made).encode()
     size = f"{settings.cpu} {settings.memory_mb}".encode()
-    whole = hashlib.sha256(
-        b"\0".join((_SCHEME, said, size, b"%d %d" % (settings.cpu, settings.memory_mb), plan.user.encode()))
-    )
+    whole = hashlib.sha256(b"\0".join((_SCHEME, said, size, plan.user.encode())))
     return made, whole.hexdigest()[:16]
 
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from agent_env_core.errors import ConfigError, ImageError
+from agent_env_core.errors import ConfigError, ImageError, Unsupported, describe
 from agent_env_core.sandbox.contract import Image
 from agent_env_modal.account import Opened
 from agent_env_modal.failure import translate, words
@@ -52,8 +52,15 @@ class Images:
             raise type(error)(f"{error}; its last output:\n{tail}" if tail else str(error)) from exc
         except modal.exception.NotFoundError as exc:  # a secret is the only thing that is looked up
             raise ConfigError(f"modal: registry_secret={self._settings.registry_secret!r}: {words(exc)}") from exc
+        except (
+            FileNotFoundError,
+            PermissionError,
+            UnicodeError,
+        ) as exc:  # of this machine: Modal was asked nothing yet
+            raise ImageError(f"modal: {what} can't be built: {describe(exc)}") from exc
         except Exception as exc:
-            raise translate(exc, f"building {what}") from exc
+            error = translate(exc, f"building {what}")
+            raise (ImageError(str(error)) if isinstance(error, Unsupported) else error) from exc
         logger.info("modal: %s is the image %s", what, built.object_id)
         self._known[built.object_id] = built
         return built.object_id
@@ -65,10 +72,11 @@ class Images:
         secret = modal.Secret.from_name(name, environment_name=self._settings.environment or None) if name else None
         if image.context is None:
             return modal.Image.from_registry(image.ref or "", secret=secret)
-        dockerfile = image.context / image.dockerfile
+        context = image.context.absolute()  # the SDK compares its path with that of a .dockerignore
+        dockerfile = context / image.dockerfile
         if not dockerfile.is_file():
             raise ImageError(f"modal: there is no Dockerfile at {dockerfile}")
-        return modal.Image.from_dockerfile(dockerfile, context_dir=image.context, registry_secret=secret)
+        return modal.Image.from_dockerfile(dockerfile, context_dir=context, registry_secret=secret)
 
     async def _tail(self, opened: Opened, image_id: str) -> str:
         """The end of what a build printed; empty where Modal doesn't tell in time."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent_env_core.hookspecs import hookimpl
 from agent_env_core.sandbox.contract import SandboxProvider
+from agent_env_core.sandbox.settings import require_sdk
 from agent_env_modal.settings import Settings
 
 
@@ -20,6 +21,7 @@ class _Factory:
         from agent_env_modal.provider import ModalProvider
 
         settings = Settings.read("modal", config)
+        require_sdk("modal", "modal")
         require_credentials()
         return ModalProvider(settings)
 

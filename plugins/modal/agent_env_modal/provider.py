@@ -32,7 +32,7 @@ LONGEST_TTL = 24 * 3600.0
 """Seconds that Modal lets a sandbox live at most."""
 
 _KEEP_ALIVE = ("sleep", "2147483647")
-_ID = re.compile(r"sb-[A-Za-z0-9_-]+")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # the SDK takes ids of forms to come, so no more is asked of one
 _AT_ONCE = 16
 _END_SECONDS = 25.0
 
@@ -165,6 +165,8 @@ class ModalProvider:
         except modal.exception.NotFoundError:
             return None
         except Exception as exc:
+            if type(exc) is modal.exception.InvalidError:  # Modal takes it for nobody's id; a conflict is one as well
+                return None
             raise translate(exc, f"looking for the sandbox {sandbox_id}") from exc
         return None if found.returncode is not None else found
 
@@ -184,10 +186,8 @@ class ModalProvider:
     async def kill(self, id: str) -> bool:
         """See :meth:`agent_env_core.sandbox.contract.SandboxProvider.kill`."""
         found = await self._find(id)
-        for handle in self._handles:
-            if handle.id == id:
-                handle.mark_ended("it was killed")
         if found is None:
+            self._mark_killed(id)
             return False
         try:
             async with asyncio.timeout(_END_SECONDS):
@@ -195,7 +195,14 @@ class ModalProvider:
                     await found.terminate.aio(wait=True)
         except TimeoutError as exc:
             raise Unavailable(f"modal: the sandbox {id} was told to end and hasn't within {_END_SECONDS:g} s") from exc
+        self._mark_killed(id)
         return True
+
+    def _mark_killed(self, sandbox_id: str) -> None:
+        """Ends what is under way in it, which Modal may let wait for long."""
+        for handle in self._handles:
+            if handle.id == sandbox_id:
+                handle.mark_ended("it was killed")
 
     async def aclose(self) -> None:
         """Waits for what is ended behind, and lets go of the account."""

@@ -53,6 +53,13 @@ async def test_a_missing_key_is_told_in_one_line_with_the_fix() -> None:
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("key")
+def test_an_sdk_that_would_only_pretend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("E2B_DEBUG", "true")
+    with pytest.raises(ConfigError, match="unset it"):
+        Factory()({})
+
+
 def test_plans_differ() -> None:
     hobby, pro = (E2BProvider(Settings(plan=plan)).capabilities for plan in ("hobby", "pro"))
     assert (hobby.max_ttl, pro.max_ttl) == (3600, 86400)
@@ -153,6 +160,9 @@ def test_what_was_not_prepared_is_no_image() -> None:
         (lambda: e2b.SandboxUnreachableException("x"), False, Unavailable),
         (lambda: e2b.TimeoutException("x"), False, Unavailable),
         (lambda: e2b.NotEnoughSpaceException("x"), False, Unavailable),
+        (lambda: e2b.InvalidArgumentException("x"), False, Unsupported),
+        (lambda: e2b.InvalidArgumentException("x"), True, ImageError),
+        (lambda: e2b.TemplateException("too old"), False, ImageError),
         (lambda: e2b.BuildException("step 3 failed"), True, ImageError),
         (lambda: e2b.BuildException("400: bad"), True, ImageError),
         (lambda: e2b.BuildException("500: oops"), True, Unavailable),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from agent_env_modal.provider import ModalProvider
 from agent_env_modal.settings import Settings
+from grpclib import Status
 from modal_double import ModalDouble
 from modal_proto import api_pb2 as api
+from modal_wire import Fault
 from modal_world import CREDENTIALS
 
 from agent_env_core.errors import ConfigError, Gone, ImageError, Unsupported
@@ -147,6 +150,39 @@ async def test_a_failed_build_shows_the_end_of_its_output(provider: ModalProvide
         await provider.prepare(Image(context=tmp_path))
 
 
+async def test_an_image_that_cant_be_built_is_the_images_fault(
+    provider: ModalProvider, double: ModalDouble, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Dockerfile").write_bytes(b"FROM python:3.11-slim\n# \xff\xfe\n")
+    with pytest.raises(ImageError, match="can't be built"):
+        await provider.prepare(Image(context=tmp_path))
+    (tmp_path / "Dockerfile").write_text("FROM python:3.11-slim\nNONSENSE\n")
+    double.world.control.add("ImageGetOrCreate", Fault(Status.INVALID_ARGUMENT, "unknown instruction"))
+    with pytest.raises(ImageError, match="unknown instruction"):
+        await provider.prepare(Image(context=tmp_path))
+
+
+async def test_the_ignore_file_of_a_dockerfile_counts_wherever_one_stands(
+    provider: ModalProvider, double: ModalDouble, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM python:3.11-slim\nCOPY . /ctx\n")
+    (tmp_path / "Dockerfile.dockerignore").write_text("secret\n")
+    (tmp_path / "secret").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    image = await provider.prepare(Image(context=Path()))
+    box = await provider.create(SandboxSpec(image=image, ttl=60))
+    assert (await box.exec(["ls", "/ctx"])).stdout.split() == [b"Dockerfile", b"Dockerfile.dockerignore"]
+    await provider.kill(box.id)
+
+
+async def test_an_id_of_nobody_is_not_there_whatever_its_form(provider: ModalProvider, double: ModalDouble) -> None:
+    double.world.control.add("SandboxWaitV2", *[Fault(Status.INVALID_ARGUMENT, "malformed")] * 2)
+    for unknown in ("no-such-sandbox", "sbx-01", "", "../escape", "sb-none"):
+        assert not await provider.kill(unknown)
+        with pytest.raises(Gone):
+            await provider.attach(unknown)
+
+
 async def test_one_build_for_all_who_ask(provider: ModalProvider, double: ModalDouble, tmp_path: Any) -> None:
     (tmp_path / "Dockerfile").write_text("FROM python:3.11-slim\nCOPY . /srv\nRUN sleep 0.2\n")
     (tmp_path / "one").write_text("1")
@@ -187,8 +223,6 @@ async def test_credentials_enter_neither_a_sandbox_nor_a_log(
 
 
 def test_the_table_of_settings_is_the_readmes() -> None:
-    from pathlib import Path
-
     readme = Path(__file__).resolve().parents[3] / "plugins" / "modal" / "README.md"
     rows = [line for line in readme.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     named = [row.split("`")[1] for row in rows]
