@@ -13,7 +13,7 @@ An implementation may leave out arguments it does not need. All hooks exist sinc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -32,13 +32,6 @@ PROJECT = "agent_env"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
-
-
-class Register(Protocol):
-    """The callback that the ``register`` hooks are given: call it once for each thing."""
-
-    def __call__(self, name: str, thing: Any, /) -> None:
-        """Registers ``thing`` under ``name``."""
 
 
 @hookspec
