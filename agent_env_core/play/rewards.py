@@ -41,7 +41,8 @@ def resolve_reward(reward: str | Combiner | None, score_ids: Sequence[str]) -> C
         if len(score_ids) > 1:
             raise ValueError(
                 f'the tasks record several scores ({", ".join(score_ids)}): choose one with reward="<step id>", or'
-                ' combine them with reward="mean", "min", "weighted:…" or a function of the scores'
+                ' combine them with reward="mean", "min", "weighted:…" or a function of the scores;'
+                " `agent-env serve` takes it as --reward"
             )
         return _Checked(_Only(score_ids[0]), f"reward={score_ids[0]!r}") if score_ids else _no_reward
     if reward in score_ids:

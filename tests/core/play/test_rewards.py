@@ -52,7 +52,7 @@ def test_no_scores_have_no_mean(name: str):
 @pytest.mark.parametrize(
     ("reward", "said"),
     [
-        (None, r"several scores \(grade, style\).*reward=\"<step id>\""),
+        (None, r"several scores \(grade, style\).*reward=\"<step id>\".*as --reward"),
         ("grades", r"'grades' is neither a step .*\(grade, style\) nor a combiner \(.*mean.*weighted"),
         (3, r"reward=3 can't be used: give the id of a scoring step, a combiner"),
         ("mean:2", r"'mean' takes nothing after a colon"),
