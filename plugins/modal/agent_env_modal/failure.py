@@ -58,7 +58,7 @@ def translate(exc: Exception, doing: str, retry_after: float = RETRY_AFTER) -> E
             return ImageError(text)
         case sdk.ConflictError():
             return Unavailable(text)
-        case sdk.InvalidError() | sdk.RequestSizeError():
+        case sdk.InvalidError() | sdk.RequestSizeError() | sdk.SandboxFilesystemFileTooLargeError():
             return Unsupported(text)
         case sdk.Error():
             return Unavailable(text)

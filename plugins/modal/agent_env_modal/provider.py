@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from agent_env_core.errors import Gone, ImageError, SandboxError, Unavailable, describe
 from agent_env_core.sandbox.contract import Capabilities, Image, SandboxInfo, SandboxSpec, refuse_unsupported
-from agent_env_core.sandbox.leases import EXPIRES_LABEL, expires_label
+from agent_env_core.sandbox.leases import EXPIRES_LABEL, PROVIDER_LABEL, expires_label
 from agent_env_modal.account import Account
 from agent_env_modal.failure import translate, translated
 from agent_env_modal.images import Images
@@ -99,7 +99,7 @@ class ModalProvider:
         image = self._images.get(opened, spec.image)
         cpu, memory = spec.cpu or self.settings.cpu, spec.memory_mb or self.settings.memory_mb
         env: dict[str, str | None] = {**spec.env, **{name: str(port) for name, port in spec.port_env.items()}}
-        tags = {EXPIRES_LABEL: expires_label(spec.ttl), **spec.labels}
+        tags = {PROVIDER_LABEL: NAME, EXPIRES_LABEL: expires_label(spec.ttl), **spec.labels}
         if spec.ports:
             tags[PORTS_TAG] = " ".join(map(str, spec.ports))
         try:
@@ -175,8 +175,9 @@ class ModalProvider:
         import modal
 
         opened = await self._account.open()
+        tags = {PROVIDER_LABEL: NAME, **labels}  # the app may hold others' as well
         with translated("listing sandboxes"):
-            asked = modal.Sandbox.list.aio(app_id=opened.app_id, tags=dict(labels), client=opened.client)
+            asked = modal.Sandbox.list.aio(app_id=opened.app_id, tags=tags, client=opened.client)
             found = [sandbox async for sandbox in asked]
         room = asyncio.Semaphore(_AT_ONCE)  # Modal tells of tags one by one
         for info in await asyncio.gather(*(_info(sandbox, room) for sandbox in found)):

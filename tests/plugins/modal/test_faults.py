@@ -248,6 +248,7 @@ async def test_64_rollouts_finish_on_an_account_that_allows_20_at_a_time(double:
         (lambda: sdk.ConnectionError("x"), Unavailable),
         (lambda: sdk.TimeoutError("x"), Unavailable),
         (lambda: sdk.SandboxFilesystemNotADirectoryError("x"), NotADirectoryError),
+        (lambda: sdk.SandboxFilesystemFileTooLargeError("x"), Unsupported),
         (lambda: sdk.SandboxFilesystemError("x"), Unavailable),
         (lambda: OSError(5, "x"), Unavailable),
         (lambda: Gone("x"), Gone),

@@ -175,6 +175,19 @@ async def test_the_ignore_file_of_a_dockerfile_counts_wherever_one_stands(
     await provider.kill(box.id)
 
 
+async def test_what_else_is_in_the_app_is_none_of_ours(provider: ModalProvider, double: ModalDouble) -> None:
+    import modal
+
+    ours = await provider.create(SandboxSpec(image=await provider.prepare(BASE), ttl=60))
+    app = await modal.App.lookup.aio("agent-env")
+    other = await modal.Sandbox.create.aio(
+        "sleep", "60", app=app, image=modal.Image.from_id(await provider.prepare(BASE))
+    )
+    assert [info.id async for info in provider.list({})] == [ours.id]
+    await provider.kill(ours.id)
+    await other.terminate.aio(wait=True)
+
+
 async def test_an_id_of_nobody_is_not_there_whatever_its_form(provider: ModalProvider, double: ModalDouble) -> None:
     double.world.control.add("SandboxWaitV2", *[Fault(Status.INVALID_ARGUMENT, "malformed")] * 2)
     for unknown in ("no-such-sandbox", "sbx-01", "", "../escape", "sb-none"):
