@@ -30,6 +30,8 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import TypeVar
 
+import pytest
+
 T = TypeVar("T")
 
 PYTHON = str(Path(sys.executable).parent)
@@ -63,6 +65,14 @@ def why_not() -> str:
     if sys.platform != "linux":
         return "boxes need Linux"
     return "" if os.geteuid() == 0 else "boxes need root"
+
+
+def require() -> None:
+    """Skips a test where there can't be boxes; in CI it fails, so that nothing goes untested unnoticed."""
+    if reason := why_not():
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI runs the tests of doubles, and {reason}", pytrace=False)
+        pytest.skip(reason)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from agent_env_e2b.provider import E2BProvider
 from agent_env_e2b.settings import Settings
-from box import why_not
+from box import require
 from e2b_double import E2BDouble
 
 NOT_OURS = ("E2B_API_KEY", "E2B_ACCESS_TOKEN", "E2B_DOMAIN", "E2B_DEBUG", "E2B_API_URL", "E2B_SANDBOX_URL")
@@ -28,8 +28,7 @@ def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(scope="session")
 def e2b_account() -> Iterator[E2BDouble]:
     """The double."""
-    if reason := why_not():
-        pytest.skip(reason)
+    require()
     with E2BDouble() as double:
         yield double
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from agent_env_modal.account import THROTTLE_VARIABLE
 from agent_env_modal.provider import ModalProvider
 from agent_env_modal.settings import Settings
-from box import why_not
+from box import require
 from modal_double import ModalDouble
 
 
 @pytest.fixture(scope="module")
 def modal_account() -> Iterator[ModalDouble]:
     """The double and the variables that lead to it."""
-    if reason := why_not():
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"CI runs the tests of doubles, and {reason}", pytrace=False)
-        pytest.skip(reason)
+    require()
     import modal
 
     with ModalDouble() as double, pytest.MonkeyPatch.context() as patch:

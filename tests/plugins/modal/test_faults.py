@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -154,37 +155,40 @@ async def test_gone_says_how_it_ended(provider: ModalProvider, double: ModalDoub
 # -- credentials
 
 
-@pytest.mark.parametrize(
-    ("env", "says"),
-    [
-        ({"MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""}, "modal token new"),
-        ({"MODAL_TOKEN_SECRET": ""}, "Token missing"),
-        ({"MODAL_TOKEN_ID": "ak-other"}, "Token ID is malformed or unknown"),
-    ],
-)
-def test_credentials_that_are_missing_or_refused_are_told_in_one_line(
-    double: ModalDouble, env: dict[str, str], says: str
-) -> None:
+BAD_CREDENTIALS = {
+    "modal token new": {"MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""},
+    "Token missing": {"MODAL_TOKEN_ID": "ak-some", "MODAL_TOKEN_SECRET": ""},
+    "Token ID is malformed or unknown": {"MODAL_TOKEN_ID": "ak-other", "MODAL_TOKEN_SECRET": "as-double"},
+}
+"""What is said of credentials."""
+
+
+def test_credentials_that_are_missing_or_refused_are_told_in_one_line(double: ModalDouble) -> None:
     created = len(double.world.created)
     script = (
-        "import asyncio\n"
+        "import asyncio, json, os, sys\n"
         "from agent_env_core.errors import ConfigError\n"
         "from agent_env_core.plugins import plugins\n"
         "from agent_env_core.sandbox.contract import SandboxSpec\n"
         "async def main():\n"
-        "    try:\n"
-        "        provider = plugins().sandbox_provider('modal')({})\n"
-        "        await provider.create(SandboxSpec(image='im-1', ttl=60))\n"
-        "    except ConfigError as exc:\n"
-        "        print(exc)\n"
+        "    for env in json.loads(sys.argv[1]):\n"
+        "        os.environ.update(env)\n"
+        "        try:\n"
+        "            provider = plugins().sandbox_provider('modal')({})\n"
+        "            await provider.create(SandboxSpec(image='im-1', ttl=60))\n"
+        "        except ConfigError as exc:\n"
+        "            print(exc)\n"
         "asyncio.run(main())\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, **env}, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-c", script, json.dumps(list(BAD_CREDENTIALS.values()))],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    assert says in ran.stdout
-    assert ran.stdout.count("\n") == 1
+    lines = ran.stdout.splitlines()
+    assert len(lines) == len(BAD_CREDENTIALS), ran.stdout
+    for line, says in zip(lines, BAD_CREDENTIALS, strict=True):
+        assert says in line
     assert "as-double" not in ran.stdout + ran.stderr
     assert len(double.world.created) == created
 
