@@ -22,6 +22,8 @@ from agent_env_core.client.address import Address
 from agent_env_core.errors import AgentEnvError, CapacityError, EpisodeError, Phase, describe
 
 logger = logging.getLogger(__name__)
+_wire = logging.getLogger(f"{__name__}.wire")
+_wire.addFilter(lambda record: "Authorization" not in (record.args or ()))  # websockets logs every header at DEBUG
 
 OPEN_SECONDS = 10.0
 PING_SECONDS = 20.0
@@ -213,6 +215,7 @@ async def _dial(address: Address) -> ClientConnection:
             ping_interval=PING_SECONDS,
             ping_timeout=PING_SECONDS,
             close_timeout=5,
+            logger=_wire,
             **proxy,
         )
     except InvalidStatus as refusal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_env_core import integrity
@@ -10,7 +10,7 @@ from agent_env_core.adapters import Combiner
 from agent_env_core.client import Address, Hosts, Info, close_all, hand_down_token, seconds, server_at
 from agent_env_core.play.rewards import resolve_reward
 from agent_env_core.server.limits import DEFAULT_SESSIONS
-from agent_env_trl.dataset import task_dataset
+from agent_env_trl.dataset import check_rows, task_dataset
 from agent_env_trl.environment import Environment
 from agent_env_trl.factory import environment_class
 from agent_env_trl.local import Bundle, LocalServer
@@ -170,6 +170,14 @@ class AgentEnv:
             rows = self._server.rows(self._info, split)
             self._datasets[split] = task_dataset(split, rows, environments=len(self._info.toolsets) > 1)
         return self._datasets[split]
+
+    def check_dataset(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Checks, before training, that each row of a dataset of your own can be played.
+
+        Raises:
+            ValueError: A row names a split, index, task or environment that isn't there; the message has its number.
+        """
+        check_rows(rows, self.dataset_for)
 
     def _check_split(self, split: str) -> None:
         _check_split(f"the server at {self.url}", split, self._info.splits)

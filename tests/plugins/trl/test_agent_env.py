@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
+import pickle
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from agent_env.training.trl import AgentEnv
 from agent_env_trl.environment import ToolFailure
 from transformers.utils import get_json_schema
 
-from agent_env_core.errors import BundleError, CapacityError, PluginError
+from agent_env_core.errors import AgentEnvError, BundleError, CapacityError, PluginError
 
 PUBLIC = ["add", "peek", "whoami", "write", "read", "big", "hang", "crash", "end_turn"]
 
@@ -313,6 +316,32 @@ def test_a_text_reaches_the_env_to_the_letter(env: AgentEnv, environment: Any) -
     environment.reset(**env.dataset[0])
     environment.write(path="kept.txt", text=text)
     assert environment.read(path="kept.txt") == text
+
+
+def test_the_token_shows_nowhere(
+    local: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """User pain 90: not in ``ps``, not in what an env is started with, not in a log, an error or a pickle."""
+    caplog.set_level(logging.DEBUG)
+    env = local()
+    token = env._local.token
+    environment = env.factory()
+    environment.reset(**env.dataset[0])
+    environment.add(amount=1)
+    server = psutil.Process(env._local.pid)
+    below = server.children(recursive=True)
+    envs = [process for process in below if "server.py" in process.cmdline()]
+    assert envs
+    assert not [process for process in (server, *below) if token in " ".join(process.cmdline())]
+    assert not [process for process in envs if token in "".join(process.environ().values())]
+    for name in [name for name in os.environ if name.startswith("AGENT_ENV_TOKEN")]:
+        monkeypatch.delenv(name)
+    with pytest.raises(AgentEnvError) as refusal:
+        AgentEnv(env.url, token=f"{token}x")
+    said = [str(refusal.value), repr(env), repr(env._server.__dict__), repr(environment._session.__dict__)]
+    said += [caplog.text, *capfd.readouterr()]
+    assert not [text for text in said if token in text]
+    assert token.encode() not in pickle.dumps(env.factory)
 
 
 def test_a_long_answer_is_cut_and_says_so(env: AgentEnv, environment: Any) -> None:

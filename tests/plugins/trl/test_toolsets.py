@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,29 @@ def test_an_argument_of_a_wrong_type_comes_back_as_a_message(env: AgentEnv, rows
         environment.send_mail()
     environment.send_mail(text="At nine.")
     assert environment.get_reward() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (
+            {"environment": "chess"},
+            "row 1 of the dataset names the environment 'chess', and its task is played in 'gridsim'",
+        ),
+        ({"environment": "chess"}, "'; 'all' has: email, email+bash, gridsim"),
+        ({"environment": None}, "row 1 of the dataset names the environment None, and its task is played in 'gridsim'"),
+        ({"split": "test"}, "has no split 'test'; it has: all"),
+        ({"index": 99}, "row 1 of the dataset has the index 99, and the split 'all' has 3 tasks"),
+        ({"task_id": "@local/elsewhere"}, "row 1 of the dataset is of the task '@local/elsewhere', and the server has"),
+        ({"index": None}, "row 1 of the dataset has no split or no index"),
+    ],
+)
+def test_a_row_that_cannot_be_played_is_told_before_training(env: AgentEnv, changed: Any, told: str) -> None:
+    """User pain 8: with its number."""
+    rows = [dict(row) for row in env.dataset]
+    env.check_dataset(rows)
+    with pytest.raises(ValueError, match=re.escape(told)):
+        env.check_dataset([rows[0], rows[1] | changed, rows[2]])
 
 
 # -- training
