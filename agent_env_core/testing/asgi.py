@@ -8,6 +8,9 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+ACCEPTING = 4
+"""Turns of the loop in which a connection that was being accepted when the server closed has shown itself."""
+
 
 class Served:
     """A running application; made by :meth:`start`.
@@ -16,8 +19,8 @@ class Served:
         url: Where it answers.
     """
 
-    def __init__(self, server: Any, task: asyncio.Task[None], url: str, requests: set[asyncio.Task[Any]]) -> None:
-        self._server, self._task, self.url, self._requests = server, task, url, requests
+    def __init__(self, server: Any, task: asyncio.Task[None], url: str) -> None:
+        self._server, self._task, self.url = server, task, url
 
     @classmethod
     async def start(cls, app: Any) -> Served:
@@ -31,29 +34,28 @@ class Served:
             def capture_signals(self) -> Iterator[None]:
                 yield
 
-        requests: set[asyncio.Task[Any]] = set()
-
-        async def tracked(scope: Any, receive: Any, send: Any) -> None:
-            request = asyncio.current_task()
-            assert request is not None
-            requests.add(request)
-            try:
-                await app(scope, receive, send)
-            finally:
-                requests.discard(request)
-
         listening = socket.create_server(("127.0.0.1", 0))  # it stays open: the server takes it over
-        server = Quiet(uvicorn.Config(tracked, log_config=None, log_level="warning", timeout_graceful_shutdown=1))
+        server = Quiet(uvicorn.Config(app, log_config=None, log_level="warning", timeout_graceful_shutdown=1))
         task = asyncio.create_task(server.serve([listening]))
-        return cls(server, task, f"http://127.0.0.1:{listening.getsockname()[1]}", requests)
+        return cls(server, task, f"http://127.0.0.1:{listening.getsockname()[1]}")
 
     async def close(self) -> None:
         """Cuts every connection, as the end of a process does, and stops what was under way. Idempotent."""
         self._server.should_exit = True
         self._server.force_exit = True
-        for connection in list(self._server.server_state.connections):
-            connection.transport.abort()
+        state = self._server.server_state
+        self._cut(state)
         await asyncio.gather(self._task, return_exceptions=True)
-        for request in list(self._requests):  # none of them can answer any more
-            request.cancel()
-        await asyncio.gather(*self._requests, return_exceptions=True)
+        for _ in range(ACCEPTING):
+            await asyncio.sleep(0)
+            while state.connections or state.tasks:
+                self._cut(state)
+                for request in (requests := list(state.tasks)):  # none of them can answer any more
+                    request.cancel()
+                await asyncio.gather(*requests, return_exceptions=True)
+                await asyncio.sleep(0)
+
+    @staticmethod
+    def _cut(state: Any) -> None:
+        for connection in list(state.connections):
+            connection.transport.abort()

@@ -46,11 +46,11 @@ async def test_each_fault_by_itself_beside_a_neighbour(tmp_path: Path) -> None:
     aftermath = await judged(Schedule(0, (*plans, *neighbours)), FakeProvider(app=Counter), tmp_path)
     ends = {str(outcome.plan.faults[0]): outcome.error for outcome in aftermath.outcomes if outcome.plan.faults}
     phases = {name: error.phase if error is not None else "" for name, error in ends.items()}
-    harmless = ("create:busy", "create:slow", "endpoint:slow", "env:tool-slow")
+    harmless = ("create:busy", "create:image", "create:slow", "endpoint:slow", "env:tool-slow")
     assert {name: phases[name] for name in harmless} == dict.fromkeys(harmless, "")
     assert {phases[f"verify:{kind}"] for kind in KINDS["verify"]} == {"verify"}
     assert {phases[f"kill:{kind}"] for kind in KINDS["kill"]} == {""}, "a kill that fails is nothing to the score"
-    assert {phases[name] for name in ("create:image", "create:bug", "create:hang", "endpoint:bug")} == {"deploy"}
+    assert {phases[name] for name in ("create:bug", "create:hang", "endpoint:bug")} == {"deploy"}
     assert {phases[name] for name in ("env:tool-hangs", "env:dies", "env:dies-in-call")} == {"tool"}
 
 
