@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextmanager
 def account(double: str) -> Iterator[None]:
-    """A double in a process of its own, named by variables that the local server inherits; the examples can be imported.
+    """A double in a process of its own, named by variables that the local server inherits.
 
     Args:
         double: The double's module beside this one.

@@ -175,9 +175,9 @@ class ModalProvider:
         import modal
 
         opened = await self._account.open()
-        tags = {PROVIDER_LABEL: NAME, **labels}  # the app may hold others' as well
+        asked_for = {PROVIDER_LABEL: NAME, **labels}  # the app may hold others' as well
         with translated("listing sandboxes"):
-            asked = modal.Sandbox.list.aio(app_id=opened.app_id, tags=tags, client=opened.client)
+            asked = modal.Sandbox.list.aio(app_id=opened.app_id, tags=asked_for, client=opened.client)
             found = [sandbox async for sandbox in asked]
         room = asyncio.Semaphore(_AT_ONCE)  # Modal tells of tags one by one
         for info in await asyncio.gather(*(_info(sandbox, room) for sandbox in found)):
