@@ -41,11 +41,14 @@ TELL_AFTER = 30.0
 
 
 def default_starting(*, remote: bool = False) -> int:
-    """Twice the cores this process may use, and at least 2: starting mixes CPU with waiting. Elsewhere, 64."""
+    """Four times the cores this process may use; where sandboxes start on other machines, 64.
+
+    Starting mixes CPU with waiting, and a machine has other work too, with which as many compete as are starting.
+    """
     if remote:
         return REMOTE_STARTING
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(2, 2 * usable)
+    return 4 * usable
 
 
 Free = Callable[[], None]

@@ -16,8 +16,8 @@ def counts(request, tmp_path):
     return lambda count: OwnCount(count) if request.param == "own" else SharedCount(Slots(tmp_path, count))
 
 
-def test_the_default_is_at_least_two():
-    assert Limits().max_starting == default_starting() >= 2
+def test_the_default_goes_by_the_cores():
+    assert Limits().max_starting == default_starting() >= 4
     assert Limits().max_running is None
     assert Limits(remote=True).max_starting == 64
 
