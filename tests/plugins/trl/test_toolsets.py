@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +118,9 @@ WORSE, BETTER = (
 class Scripted:
     """Stands in for the model's sampling: it calls a tool that the prompt offers, then ends its answer."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, calls: Iterable[dict[str, str]]) -> None:
         self._tokenizer = tokenizer
-        self._turn = itertools.cycle([WORSE, BETTER])
+        self._turn = itertools.cycle(calls)
 
     def generate(self, input_ids: Any, attention_mask: Any, **_: Any) -> Any:
         import torch
@@ -146,9 +146,8 @@ def examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     return model
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_a_step_of_grpo_over_all_of_them(env: AgentEnv, examples: Any, tmp_path: Path) -> None:
+def trainer_of(env: AgentEnv, examples: Any, out: Path, calls: Any, **settings: Any) -> Any:
+    """A ``GRPOTrainer`` of one step whose model makes ``calls``."""
     import torch
     from trl import GRPOConfig, GRPOTrainer
 
@@ -157,17 +156,28 @@ def test_a_step_of_grpo_over_all_of_them(env: AgentEnv, examples: Any, tmp_path:
     tokenizer.model_max_length = 8192
     model = examples.build_model(tokenizer, hidden=64, layers=1)
     model.config.max_position_embeddings = 8192
-    model.generate = Scripted(tokenizer).generate
+    model.generate = Scripted(tokenizer, calls).generate
+    rows = settings.pop("rows", env.dataset)
     config = GRPOConfig(
-        output_dir=str(tmp_path), max_steps=1, per_device_train_batch_size=6, num_generations=2, report_to="none",
-        max_completion_length=2048, max_tool_calling_iterations=1, use_cpu=True, bf16=False, logging_steps=1,
-        gradient_checkpointing=False, save_strategy="no", disable_tqdm=True, learning_rate=1e-3,
+        output_dir=str(out), max_steps=1, num_generations=2, report_to="none", max_tool_calling_iterations=1,
+        use_cpu=True, bf16=False, logging_steps=1, gradient_checkpointing=False, save_strategy="no", disable_tqdm=True,
+        learning_rate=1e-3, **settings,
     )  # fmt: skip
-    trainer = GRPOTrainer(
-        model=model, args=config, train_dataset=env.dataset, processing_class=tokenizer,
-        environment_factory=env.factory, reward_funcs=env.log_scores,
+    return GRPOTrainer(
+        model=model, args=config, train_dataset=rows, processing_class=tokenizer, environment_factory=env.factory,
+        reward_funcs=env.log_scores,
     )  # fmt: skip
-    before = model.model.embed_tokens.weight.detach().clone()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_step_of_grpo_over_all_of_them(env: AgentEnv, examples: Any, tmp_path: Path) -> None:
+    import torch
+
+    trainer = trainer_of(
+        env, examples, tmp_path, [WORSE, BETTER], per_device_train_batch_size=6, max_completion_length=2048
+    )
+    before = trainer.model.model.embed_tokens.weight.detach().clone()
     trainer.train()
     (logged,) = [entry for entry in trainer.state.log_history if "reward" in entry]
     assert {name: logged[f"rewards/office-{name}/mean"] for name in NAMES} == {
@@ -177,4 +187,20 @@ def test_a_step_of_grpo_over_all_of_them(env: AgentEnv, examples: Any, tmp_path:
     assert logged["scores/grade"] == pytest.approx(1.1 / 3)
     assert logged["tools/call_frequency"] == 1.0
     assert logged["tools/failure_frequency"] == 0.0
-    assert not torch.equal(before, model.model.embed_tokens.weight)
+    assert not torch.equal(before, trainer.model.model.embed_tokens.weight)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_an_answer_that_is_longer_than_the_context(env: AgentEnv, examples: Any, tmp_path: Path) -> None:
+    """User pain 16: TRL leaves the answer out and ends the rollout, which is scored as it stands; nothing raises."""
+    flood = {"send_mail": call("bash", command="yes | head -c 900000")}
+    rows = env.dataset.filter(lambda row: row["environment"] == "email+bash")
+    trainer = trainer_of(
+        env, examples, tmp_path, [flood], rows=rows, per_device_train_batch_size=2, max_completion_length=256
+    )
+    trainer.train()
+    (logged,) = [entry for entry in trainer.state.log_history if "reward" in entry]
+    assert logged["tools/call_frequency"] == 1.0
+    assert logged["reward"] == 0.0
+    assert 0 < logged["completions/max_length"] <= 256
