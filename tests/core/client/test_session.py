@@ -16,7 +16,7 @@ from agent_env_core.errors import AgentEnvError, CapacityError, EpisodeError
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent_env_core.client.player.SLACK_SECONDS", 0.1)
+    monkeypatch.setattr("agent_env_core.client.player.Player.slack", 0.1)
     monkeypatch.setattr("agent_env_core.client.player.REDIAL_SECONDS", 0.3)
 
 
