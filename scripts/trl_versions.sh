@@ -2,7 +2,7 @@
 # Trains a step through `agent-env train` on other versions of TRL and transformers than the development environment has.
 #   scripts/trl_versions.sh                      TRL 1.16 on the oldest transformers, and the newest of both
 #   scripts/trl_versions.sh 'trl==1.17.*' ...    one environment of these requirements
-# TRL 1.15 isn't among them: it trains on GPUs only, since its loss is a Triton kernel.
+# TRL 1.15 isn't among them: its loss is a Triton kernel, which a CPU build of PyTorch doesn't bring.
 # Everything else, torch above all, is borrowed from the environment of PYTHON, .venv by default.
 set -euo pipefail
 cd "$(dirname "$0")/.."
