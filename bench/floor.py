@@ -53,11 +53,12 @@ class Containers:
     """
 
     def __init__(self, image: str, script: Script) -> None:
-        import docker
+        from agent_env_docker import network, prereqs
 
         self._image = image
         self._script = script
-        self._client: APIClient = docker.from_env(max_pool_size=64).api
+        self._client: APIClient = prereqs.connect(timeout=60, connections=64)
+        self._network = network.ensure(self._client)
         self._live: set[str] = set()
 
     @contextmanager
@@ -83,6 +84,7 @@ class Containers:
             healthcheck={"test": ["NONE"]},
             use_config_proxy=False,
             host_config=self._client.create_host_config(
+                network_mode=self._network,
                 init=True,
                 mem_limit=memory,
                 memswap_limit=memory,

@@ -70,11 +70,14 @@ def test_a_stopped_run_leaves_nothing(tmp_path, no_processes_left):
     command = [sys.executable, "-m", "bench", "--quick", "--provider", "process", "--bundle", "counter"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         said = []
-        for line in running.stderr:
-            said.append(line)
-            if "rounds of 4 sessions" in line:
-                running.terminate()
-        assert running.wait() == 128 + signal.SIGTERM, "".join(said)
+        try:
+            for line in running.stderr:
+                said.append(line)
+                if "rounds of 4 sessions" in line:
+                    running.terminate()
+            assert running.wait() == 128 + signal.SIGTERM, "".join(said)
+        finally:
+            running.kill()  # where it doesn't end: this test is to fail then, not to wait for it
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
