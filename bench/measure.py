@@ -83,11 +83,15 @@ def _round(
         return [play() for _ in range(chain)]
 
     with ThreadPoolExecutor(len(players)) as threads:
-        working = [threads.submit(work, play) for play in players]
-        start.wait()
-        began = time.perf_counter()
-        for done in working:
-            into.first.append(done.result()[0])
+        try:
+            working = [threads.submit(work, play) for play in players]
+            start.wait()
+            began = time.perf_counter()
+            for done in working:
+                into.first.append(done.result()[0])
+        except BaseException:
+            start.abort()  # or those at the start wait for ever for those that never came
+            raise
     settle()
     into.seconds += time.perf_counter() - began
     into.episodes += chain * len(players)

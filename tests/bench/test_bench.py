@@ -81,6 +81,18 @@ def test_a_stopped_run_leaves_nothing(tmp_path, no_processes_left):
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+def test_a_round_that_is_broken_off_ends():
+    from bench.measure import _round, _Rounds
+
+    class Broken(list):
+        def __iter__(self):
+            yield self[0]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _round(_Rounds(), Broken([float, float]), lambda: None)
+
+
 def _history() -> str:
     """What is recorded, which only ``--record`` adds to."""
     file = ROOT / "bench" / "history.jsonl"
