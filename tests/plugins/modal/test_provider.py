@@ -118,9 +118,10 @@ async def test_tunnels_are_opened_only_where_they_are_set(double: ModalDouble) -
 async def test_arguments_past_what_the_sdk_takes(provider: ModalProvider, double: ModalDouble) -> None:
     box = await provider.create(SandboxSpec(image=await provider.prepare(BASE), ttl=60))
     parts = ["it's", "", "$HOME", "new\nline", "ü" * 30_000, "y" * 60_000]
+    before = (await box.exec(["sh", "-c", "ls -A /tmp"])).stdout
     done = await box.exec(["python3", "-c", "import sys; print([len(each) for each in sys.argv[1:]])", *parts])
     assert done.stdout == b"[4, 0, 5, 8, 30000, 60000]\n"
-    assert (await box.exec(["sh", "-c", "ls -A /tmp"])).stdout == b""
+    assert (await box.exec(["sh", "-c", "ls -A /tmp"])).stdout == before, "the file of the arguments is gone"
     await provider.kill(box.id)
 
 
