@@ -15,11 +15,11 @@ from agent_env_e2b.provider import E2BProvider
 from agent_env_e2b.settings import Settings
 from e2b_double import E2BDouble
 from e2b_world import Fault
+from limits import sixty_four_rollouts
 
 from agent_env_core.errors import Busy, ConfigError, Gone, ImageError, SandboxError, Unavailable, Unsupported
 from agent_env_core.sandbox.choose import start_host
 from agent_env_core.sandbox.contract import Image, SandboxSpec
-from agent_env_core.sandbox.host import SandboxHost
 
 BASE = Image(ref="python:3.11-slim")
 
@@ -310,18 +310,6 @@ async def test_a_longer_life_than_the_plans_is_refused(provider: E2BProvider, do
 
 async def test_64_rollouts_finish_on_an_account_that_allows_20_at_a_time(double: E2BDouble, fast: Settings) -> None:
     provider = E2BProvider(fast)
-    host = SandboxHost(provider, run_id="rollouts", max_starting=64)
-    image = await host.prepare(BASE)
     double.world.concurrent, double.world.peak = 20, 0
-
-    async def rollout(number: int) -> bytes:
-        box = await host.create(SandboxSpec(image=image, ttl=120))
-        try:
-            return (await box.exec(["echo", str(number)])).stdout
-        finally:
-            await host.destroy(box.id)
-
-    said = await asyncio.gather(*(rollout(number) for number in range(64)))
-    assert said == [f"{number}\n".encode() for number in range(64)]
+    await sixty_four_rollouts(provider, BASE)
     assert double.world.peak == 20
-    await host.aclose()

@@ -15,6 +15,7 @@ from agent_env_modal.failure import translate
 from agent_env_modal.provider import ModalProvider
 from agent_env_modal.settings import Settings
 from grpclib import Status
+from limits import sixty_four_rollouts
 from modal import exception as sdk
 from modal_double import ModalDouble
 from modal_wire import EVERY, Fault
@@ -22,7 +23,6 @@ from modal_wire import EVERY, Fault
 from agent_env_core.errors import Busy, ConfigError, Gone, ImageError, SandboxError, Unavailable, Unsupported
 from agent_env_core.sandbox.choose import start_host
 from agent_env_core.sandbox.contract import Image, SandboxSpec
-from agent_env_core.sandbox.host import SandboxHost
 
 BASE = Image(ref="python:3.11-slim")
 
@@ -219,21 +219,9 @@ async def test_an_account_that_cant_be_used_is_passed_by_with_its_reason(double:
 
 async def test_64_rollouts_finish_on_an_account_that_allows_20_at_a_time(double: ModalDouble) -> None:
     provider = ModalProvider(Settings(retry_after=0.2, creates_per_second=1000))
-    host = SandboxHost(provider, run_id="rollouts", max_starting=64)
-    image = await host.prepare(BASE)
     double.world.capacity, double.world.most = 20, 0
-
-    async def rollout(number: int) -> bytes:
-        box = await host.create(SandboxSpec(image=image, ttl=120))
-        try:
-            return (await box.exec(["echo", str(number)])).stdout
-        finally:
-            await host.destroy(box.id)
-
-    said = await asyncio.gather(*(rollout(number) for number in range(64)))
-    assert said == [f"{number}\n".encode() for number in range(64)]
+    await sixty_four_rollouts(provider, BASE)
     assert double.world.most == 20
-    await host.aclose()
     await provider.aclose()
 
 
