@@ -190,7 +190,7 @@ async def test_what_others_made_of_ours_is_theirs(provider, context, engine):
     tag = await provider.prepare(Image(context=context(f"FROM {BASE}\nRUN echo theirs > /mark\n")))
     half = f"{tag.partition(':')[0]}:building-{passing}"
     dockerfile = io.BytesIO(f"FROM {tag}\nENV X=1\n".encode())
-    list(engine.api.build(fileobj=dockerfile, tag=derived))
+    list(engine.api.build(fileobj=dockerfile, tag=derived, rm=True, forcerm=True))
     engine.api.tag(tag, named)
     engine.api.tag(derived, half.partition(":")[0], half.partition(":")[2])
     try:
