@@ -273,16 +273,20 @@ class SandboxHost:
         task: asyncio.Task[Sandbox] | None = None
         try:
             self._refuse_closed()
-            task = _track(self._creating, self._creates.create(spec, room, mark))
+            task = _track(self._creating, self._make(spec, room, mark))
             sandbox = await self._answer(asyncio.shield(task))
             self._refuse_closed()
         except BaseException as exc:
             self._undo(task, room, mark, exc)
             raise
         room.creating = False
-        self._live[sandbox.id] = room
         if ours:
             room.started()
+        return sandbox
+
+    async def _make(self, spec: SandboxSpec, room: Place, mark: str) -> Sandbox:
+        sandbox = await self._creates.create(spec, room, mark)
+        self._live[sandbox.id] = room  # here, so that there's no moment at which nobody counts it
         return sandbox
 
     def _undo(self, task: asyncio.Task[Sandbox] | None, room: Place, mark: str, why: BaseException) -> None:
@@ -295,9 +299,7 @@ class SandboxHost:
                     await asyncio.wait({task})
                     await self._creates.sweep(mark)
             finally:
-                if (sandbox := _made(task)) is not None:
-                    self._live[sandbox.id] = room
-                else:
+                if (sandbox := _made(task)) is None:
                     room.free()
             if sandbox is not None:
                 await self._end(sandbox.id)

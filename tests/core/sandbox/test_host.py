@@ -79,6 +79,18 @@ class TestCreate:
         await settled(host)
         assert (fake.created, fake.killed, fake.sandboxes) == (1, 1, {})
 
+    @pytest.mark.parametrize("given_up", [False, True])
+    async def test_what_exists_is_counted_at_every_moment(self, host, fake, spec, given_up):
+        fake.fault("create", delay=0.01)
+        create = asyncio.create_task(host.create(spec))
+        await eventually(lambda: asyncio.sleep(0, fake.calls["create"]))
+        if given_up:
+            create.cancel()
+        while not create.done() or (given_up and host.live):
+            await asyncio.sleep(0)
+            assert host.live >= len(fake.sandboxes)
+        assert host.live == len(fake.sandboxes) == (0 if given_up else 1)
+
     async def test_a_deadline_around_create_leaks_nothing(self, host, fake, spec):
         fake.fault("create", delay=0.05, times=5)
 

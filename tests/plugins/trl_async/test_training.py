@@ -58,10 +58,12 @@ def test_it_trains_on_rollouts_of_the_bundle(runs: dict[str, Any]) -> None:
     steps = [entry for entry in runs["trains"]["log"] if "reward" in entry]
     assert runs["trains"]["error"] is None
     assert len(steps) == 4
-    for step in steps:
+    scored = [step for step in steps if step["reward"] is not None]
+    assert len(scored) >= 3, "one task can't be played, and its group may fill a whole step: TRL logs no reward for it"
+    for step in scored:
         assert step["rewards/counter-v1"] == step["reward"]
-    assert all(0 <= step["reward"] <= 1 for step in steps)
-    assert all(step["tools/call_frequency"] > 0 for step in steps)
+        assert 0 <= step["reward"] <= 1
+        assert step["tools/call_frequency"] > 0
 
 
 def test_rollouts_that_could_not_be_played_are_left_out_and_the_worker_lives_on(runs: dict[str, Any]) -> None:
