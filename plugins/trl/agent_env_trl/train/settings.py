@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ class Settings(BaseModel):
 
     Attributes:
         bundle: The bundle to serve on this machine: its folder, the name of an installed one, or several by split.
-        url: The server to train on instead.
+        url: The server to train on instead, or several that serve the same bundle.
         split: The split to train on.
         eval_split: The split to evaluate on.
         sandbox: Where a local server deploys envs.
@@ -38,7 +38,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     bundle: str | dict[str, str] | None = None
-    url: str | None = None
+    url: str | list[str] | None = None
     split: str = "all"
     eval_split: str | None = None
     sandbox: str | None = None
@@ -64,8 +64,10 @@ class Settings(BaseModel):
         try:
             settings = cls.model_validate(document)
         except ValidationError as exc:
-            found = {str(error["loc"][0]): error for error in exc.errors()}  # a union tells each of its failures
-            problems = [_problem(key, error) for key, error in found.items()]
+            found: dict[str, list[Any]] = {}  # a union tells each of its failures
+            for error in exc.errors():
+                found.setdefault(str(error["loc"][0]), []).append(error)
+            problems = [_problem(key, errors, document.get(key)) for key, errors in found.items()]
         else:
             problems = list(settings._contradictions())
         if problems:
@@ -74,7 +76,7 @@ class Settings(BaseModel):
 
     def _contradictions(self) -> Iterable[Problem]:
         if (self.bundle is None) == (self.url is None):
-            yield Problem("bundle", "give either bundle, which is served here, or url, the address of a server")
+            yield Problem("bundle", "give either bundle, which is served here, or url, where it's served already")
         if self.url is not None:
             for key in ("sandbox", "max_concurrent_envs", "warm"):
                 if getattr(self, key) is not None:
@@ -96,9 +98,11 @@ def unknown(names: Iterable[str], known: Iterable[str], place: str, what: str) -
     return problems
 
 
-def _problem(key: str, error: Mapping[str, Any]) -> Problem:
-    if error["type"] == "extra_forbidden":
+def _problem(key: str, errors: Sequence[Mapping[str, Any]], given: Any) -> Problem:
+    kind = errors[0]["type"]
+    if kind == "extra_forbidden":
         return unknown([key], Settings.model_fields, "", "a training file")[0]
-    if error["type"] == "missing":
+    if kind == "missing":
         return Problem(key, "is missing", "name the model, e.g. Qwen/Qwen3-4B or a folder")
-    return Problem(key, f"{error['input']!r} can't be: {error['msg'].lower()}")
+    said = dict.fromkeys(str(error["msg"]).lower() for error in errors)
+    return Problem(key, f"{given!r} can't be: {', or '.join(said)}")

@@ -78,8 +78,17 @@ def test_every_problem_of_a_file_at_once() -> None:
         ({}, "give either bundle"),
         ({"bundle": "b", "url": "http://h"}, "give either bundle"),
         ({"url": "http://h", "sandbox": "docker"}, "sandbox: is the server's own to set"),
+        ({"url": ["http://h", "http://i"], "warm": 1}, "warm: is the server's own to set"),
+        ({"url": 5}, r"url: 5 can't be: input should be a valid string, or input should be a valid list"),
+        ({"url": ["http://h", 5]}, r"url: \['http://h', 5\] can't be: input should be a valid string"),
     ],
 )
 def test_contradictions(document: dict[str, Any], message: str) -> None:
     with pytest.raises(SetupError, match=message):
         Settings.of({"model": "m", **document}, Path("train.yaml"))
+
+
+def test_an_address_or_several() -> None:
+    urls = ["http://one:8000", "http://other:8000"]
+    assert Settings.of({"model": "m", "url": urls}, Path("train.yaml")).url == urls
+    assert Settings.of({"model": "m", "url": urls[0]}, Path("train.yaml")).url == urls[0]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from agent_env.training.trl import AgentEnv
 from agent_env_trl.environment import Environment
 from click.testing import CliRunner, Result
 
@@ -129,6 +131,27 @@ def test_a_dry_run_plays_one_rollout_and_loads_no_model(train: Train, tmp_path: 
     assert lines["tool"].startswith("end_turn(*, response: str = '') -> str: Ends your turn.")
     assert (lines["answer"], lines["reward"]) == ("The episode has ended.", "0")
     assert not (tmp_path / "dry").exists()
+
+
+@pytest.fixture
+def hosts(rows: Path) -> Iterator[list[str]]:
+    """The addresses of two servers of the bundle, for two sessions each."""
+    with ExitStack() as serving:
+        yield [
+            serving.enter_context(AgentEnv.local(rows, sandbox="process", max_concurrent_envs=2)).url for _ in range(2)
+        ]
+
+
+def test_several_servers_hold_the_sessions_together(train: Train, hosts: list[str]) -> None:
+    elsewhere: dict[str, Any] = {"bundle": None, "sandbox": None, "url": hosts}
+    ran = train("--dry-run", **elsewhere)
+    assert ran.exit_code == 0, ran.output
+    assert "rows-v1: 5 tasks of all, grpo on" in ran.stderr
+    ran = train("--dry-run", arguments={"per_device_train_batch_size": 8}, **elsewhere)
+    assert f"8 rollouts at once, and the server at {', '.join(hosts)} allows 4 sessions" in ran.output
+    ran = train("--dry-run", **elsewhere | {"url": [hosts[0], f"{hosts[0]}/"]})
+    assert ran.exit_code == 1
+    assert "must be one or more servers, each given once" in ran.output
 
 
 def test_everything_that_is_wrong_is_said_at_once(train: Train, played: list[Any]) -> None:
