@@ -54,7 +54,7 @@ class Conversation:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def verifiers() -> AsyncIterator[VerifierPool]:
-    pool = VerifierPool(timeout=2.0)
+    pool = VerifierPool(timeout=60.0)
     await pool.start()
     yield pool
     await pool.aclose()

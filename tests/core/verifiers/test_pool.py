@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import textwrap
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +28,7 @@ Verify = Callable[..., Awaitable[list[dict[str, Any]]]]
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool() -> AsyncIterator[VerifierPool]:
     os.environ["SERVER_SECRET"] = "hush"
-    pool = VerifierPool(timeout=2.0)
+    pool = VerifierPool(timeout=60.0)
     await pool.start()
     yield pool
     await pool.aclose()
@@ -211,11 +210,10 @@ async def test_an_env_that_cant_be_reached_may_be_tried_again(verify: Verify):
         "import os\nasync def verify(u):\n while True: os.write(1, b'x' * 65536)",
     ],
 )
-async def test_a_deadline_ends_it(verify: Verify, wait: str):
-    began = time.monotonic()
-    with pytest.raises(EpisodeError, match=r"verify\.py didn't return within 2s"):
+async def test_a_deadline_ends_it(verify: Verify, pool: VerifierPool, monkeypatch: pytest.MonkeyPatch, wait: str):
+    monkeypatch.setattr(pool, "timeout", 0.5)
+    with pytest.raises(EpisodeError, match=r"verify\.py didn't return within 0\.5s"):
         await verify(wait)
-    assert time.monotonic() - began < 6
 
 
 async def test_a_gigabyte_of_output_does_no_harm(verify: Verify):
@@ -227,10 +225,7 @@ async def test_a_gigabyte_of_output_does_no_harm(verify: Verify):
                 os.write(1, b"x" * 1_000_000)
             return [{"result": True}]
     """
-    try:
-        assert await verify(code) == [{"result": True}]
-    except EpisodeError as exc:  # on a slow machine
-        assert "didn't return within" in exc.reason  # noqa: PT017
+    assert await verify(code) == [{"result": True}]
 
 
 async def test_nothing_leaks_from_one_run_to_the_next(verify: Verify):
@@ -293,13 +288,13 @@ async def test_a_cancelled_verification_is_ended(verify: Verify, tmp_path: Path)
     """
     mark = tmp_path / "pid"
     running = asyncio.create_task(verify(code.format(path=str(mark))))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not (mark.exists() and mark.read_text()):  # noqa: ASYNC110 - another process tells
             await asyncio.sleep(0.005)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while psutil.pid_exists(int(mark.read_text())):  # noqa: ASYNC110 - another process ends
             await asyncio.sleep(0.005)
 
@@ -387,13 +382,13 @@ async def test_nothing_outlives_a_server_that_is_killed(tmp_path: Path):
     )  # fmt: skip
     assert server.stdout is not None
     worker = int(await server.stdout.readline())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while not (mark.exists() and mark.read_text().endswith("end")):  # noqa: ASYNC110 - another process tells
             await asyncio.sleep(0.01)
     server.kill()
     await server.wait()
     pids = [worker, *map(int, mark.read_text().split()[:-1])]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while left := [pid for pid in pids if psutil.pid_exists(pid)]:  # noqa: ASYNC110 - other processes end
             await asyncio.sleep(0.01)
     assert not left
