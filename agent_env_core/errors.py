@@ -133,6 +133,13 @@ class ConfigError(SandboxError):
     """Credentials or the engine are missing or refused. Never retried."""
 
 
+class NotSetUp(ConfigError):
+    """Nobody has set this provider up here: what it can't do without (a key, a package, an engine) is simply not there.
+
+    For who wants to use it it's a :class:`ConfigError` like any other; who asks all providers passes it by.
+    """
+
+
 class ImageError(SandboxError):
     """The image does not build, or does not exist. Never retried."""
 

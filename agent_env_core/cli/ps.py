@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from agent_env_core.sandbox.survey import Found
+    from agent_env_core.sandbox.survey import Found, Survey
 
 FORMAT_VERSION = 1
 COLOURS = {"alive": "green", "dead": "red", "unknown": "yellow"}
 
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Say what providers lack that aren't set up here.")
 provider_option = click.option(
     "--provider", "names", multiple=True, metavar="NAME", help="Ask only this provider; repeatable."
 )
@@ -22,18 +23,29 @@ provider_option = click.option(
 
 @click.command()
 @provider_option
+@verbose_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def ps(names: tuple[str, ...], as_json: bool) -> None:
-    """List the sandboxes that agent-env made, on this machine and on accounts that providers use from here."""
+def ps(names: tuple[str, ...], verbose: bool, as_json: bool) -> None:
+    """List the sandboxes that agent-env made, on this machine and on accounts that providers use from here.
+
+    Exits with 1 if a provider could not be asked. One that isn't set up here (no key, no engine, no package) is passed
+    by, unless --provider names it.
+    """
     from agent_env_core.sandbox.survey import look
 
     survey = look(names)
     if as_json:
         rows = [_plain(found) for found in survey.found]
-        report = {"format_version": FORMAT_VERSION, "sandboxes": rows, "silent": survey.silent}
-        click.echo(json.dumps(report, indent=2))
-        return
-    tell_silent(survey.silent)
+        report = {"format_version": FORMAT_VERSION, "sandboxes": rows}
+        click.echo(json.dumps(report | {"silent": survey.silent, "not_set_up": survey.absent}, indent=2))
+    else:
+        _print(survey)
+        tell_others(survey.silent, survey.absent, verbose=verbose)
+    if survey.silent:
+        raise click.exceptions.Exit(1)
+
+
+def _print(survey: Survey) -> None:
     if not survey.found:
         click.echo("there are no sandboxes")
         return
@@ -52,10 +64,15 @@ def ps(names: tuple[str, ...], as_json: bool) -> None:
         click.echo("  ".join([*cells, click.style(row[-1], fg=colour)]).rstrip())
 
 
-def tell_silent(silent: Mapping[str, str]) -> None:
-    """Says which providers can't be asked, on standard error: the answer is then not the whole."""
+def tell_others(silent: Mapping[str, str], absent: Mapping[str, str], *, verbose: bool) -> None:
+    """Says on standard error whose answer is missing: who can't be asked with its reason, the others by name."""
     for name, reason in silent.items():
-        click.echo(f"{name} can't be asked: {reason}", err=True)
+        click.echo(f"{name} can't be asked: {reason.removeprefix(f'{name}: ')}", err=True)
+    if verbose:
+        for name, reason in absent.items():
+            click.secho(f"{name} isn't set up here: {reason.removeprefix(f'{name}: ')}", dim=True, err=True)
+    elif absent:
+        click.secho(f"not set up here, so not asked: {', '.join(absent)}", dim=True, err=True)
 
 
 def span(seconds: float | None) -> str:

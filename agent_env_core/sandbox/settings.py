@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticUndefined
 
-from agent_env_core.errors import ConfigError
+from agent_env_core.errors import ConfigError, NotSetUp
 
 
 class ProviderSettings(BaseModel):
@@ -101,8 +101,8 @@ def require_sdk(provider: str, module: str) -> None:
     """Refuses at once where the package is missing that a provider talks through; nothing is imported for it.
 
     Raises:
-        ConfigError: There is no such module.
+        NotSetUp: There is no such module.
     """
     if find_spec(module) is None:
         fix = f"pip install 'agentenv-framework[{provider}]'"
-        raise ConfigError(f"{provider}: the package {module} isn't installed; {fix}")
+        raise NotSetUp(f"{provider}: the package {module} isn't installed; {fix}")

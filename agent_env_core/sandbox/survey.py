@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
-from agent_env_core.errors import describe
+from agent_env_core.errors import NotSetUp, describe
 from agent_env_core.plugins import plugins
 from agent_env_core.sandbox.contract import Prunable, SandboxInfo, SandboxProvider, Unused
 from agent_env_core.sandbox.leases import (
@@ -59,41 +59,48 @@ class Found:
 
 
 @dataclass
-class Survey:
+class Answers(Generic[T]):
     """What the providers say.
 
     Attributes:
-        found: Sandboxes, or whatever else was asked for.
+        given: The answers, by provider.
         silent: Providers that don't answer, and why.
+        absent: Providers that nobody has set up here, and what they lack; none where they were asked by name.
     """
+
+    given: dict[str, T] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Survey:
+    """The sandboxes that there are; the rest as in :class:`Answers`."""
 
     found: list[Found] = field(default_factory=list)
     silent: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
 
 
 def look(names: Sequence[str] = ()) -> Survey:
     """Asks providers what sandboxes of ours they have.
 
     Args:
-        names: Which providers; all that are installed without any.
+        names: Which providers; without any, all that are installed and set up.
     """
-    answers, silent = _ask(names, _list)
-    now = time.time()
-    found = [_found(name, info, now) for name, infos in answers.items() for info in infos]
-    return Survey(sorted(found, key=lambda one: (one.provider, one.run, -(one.age or 0.0))), silent)
+    answers, now = _ask(names, _list), time.time()
+    found = [_found(name, info, now) for name, infos in answers.given.items() for info in infos]
+    found.sort(key=lambda one: (one.provider, one.run, -(one.age or 0.0)))
+    return Survey(found, answers.silent, answers.absent)
 
 
-def sweep(names: Sequence[str] = ()) -> tuple[dict[str, Reaped], dict[str, str]]:
-    """Ends the sandboxes whose owner is dead or whose lease is over.
-
-    Returns:
-        What was ended by provider, and the providers that don't answer.
-    """
+def sweep(names: Sequence[str] = ()) -> Answers[Reaped]:
+    """Ends the sandboxes whose owner is dead or whose lease is over."""
     return _ask(names, reap)
 
 
-def unused(names: Sequence[str] = ()) -> tuple[dict[str, Sequence[Unused]], dict[str, str]]:
-    """What was prepared for sandboxes and isn't used, by provider; and the providers that don't answer."""
+def unused(names: Sequence[str] = ()) -> Answers[Sequence[Unused]]:
+    """What was prepared for sandboxes and isn't used."""
 
     async def ask(provider: SandboxProvider) -> Sequence[Unused]:
         return await provider.unused() if isinstance(provider, Prunable) else ()
@@ -119,8 +126,8 @@ def prune(name: str, ids: Sequence[str]) -> tuple[set[str], dict[str, str]]:
                 failed[id] = describe(exc)
         return removed, failed
 
-    answers, silent = _ask([name], work, seconds=None)
-    return answers.get(name, (set(), dict.fromkeys(ids, silent.get(name, ""))))
+    answers = _ask([name], work, seconds=None)
+    return answers.given.get(name, (set(), dict.fromkeys(ids, answers.silent.get(name, ""))))
 
 
 async def _list(provider: SandboxProvider) -> list[SandboxInfo]:
@@ -151,26 +158,27 @@ def _state(owner: Owner | None) -> Literal["alive", "dead", "unknown"]:
 
 def _ask(
     names: Sequence[str], work: Callable[[SandboxProvider], Awaitable[T]], *, seconds: float | None = ANSWER_SECONDS
-) -> tuple[dict[str, T], dict[str, str]]:
-    """Has each provider do something, side by side: the answers, and why others gave none."""
-    answers: dict[str, T] = {}
-    silent: dict[str, str] = {}
+) -> Answers[T]:
+    """Has each provider do something, side by side."""
+    answers = Answers[T]()
 
     async def one(name: str) -> None:
         try:
             provider = plugins().sandbox_provider(name)({})
             try:
                 async with asyncio.timeout(seconds):
-                    answers[name] = await work(provider)
+                    answers.given[name] = await work(provider)
             finally:
                 await provider.aclose()
         except TimeoutError:
-            silent[name] = f"it didn't answer within {seconds:g} s"
+            answers.silent[name] = f"it didn't answer within {seconds:g} s"
+        except NotSetUp as exc:
+            (answers.silent if names else answers.absent)[name] = describe(exc)
         except Exception as exc:  # whatever it is, the others are asked
-            silent[name] = describe(exc)
+            answers.silent[name] = describe(exc)
 
     async def everybody(asked: Sequence[str]) -> None:
         await asyncio.gather(*(one(name) for name in asked))
 
     asyncio.run(everybody(list(names) or plugins().known("sandbox provider")))
-    return answers, silent
+    return answers

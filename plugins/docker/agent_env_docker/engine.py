@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent_env_core.errors import ConfigError, describe
+from agent_env_core.errors import ConfigError, NotSetUp, describe
 from agent_env_docker import prereqs
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class Engine:
         try:
             return prereqs.connect(timeout=self._timeout, connections=connections)
         except Exception as exc:
-            raise ConfigError(f"docker: {prereqs.explain(exc)}") from exc
+            kind = ConfigError if prereqs.set_up() else NotSetUp
+            raise kind(f"docker: {prereqs.explain(exc)}") from exc
 
     async def call(self, work: Callable[[APIClient], T], *, undo: Callable[[APIClient, T], None] | None = None) -> T:
         """Runs a short piece of blocking work in a thread.

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import threading
 from dataclasses import dataclass
@@ -89,6 +90,12 @@ def engine_host() -> str:
         return str(os.environ.get("DOCKER_HOST") or engine().get("base_url") or DEFAULT_HOST)
     except Exception:  # e.g. certificates that are missing: `connect` will say so
         return os.environ.get("DOCKER_HOST") or DEFAULT_HOST
+
+
+def set_up() -> bool:
+    """Whether anything here speaks of Docker: a stopped engine is to be told, one that nobody ever had is not."""
+    host = engine_host()
+    return host != DEFAULT_HOST or Path(host.removeprefix("unix://")).exists() or shutil.which("docker") is not None
 
 
 def engine_machine() -> str | None:

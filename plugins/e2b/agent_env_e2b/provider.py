@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent_env_core.errors import ConfigError, Gone, SandboxError, Unsupported, describe
+from agent_env_core.errors import ConfigError, Gone, NotSetUp, SandboxError, Unsupported, describe
 from agent_env_core.sandbox.contract import Capabilities, Image, SandboxInfo, SandboxSpec, refuse_unsupported
 from agent_env_core.sandbox.leases import EXPIRES_LABEL, PROVIDER_LABEL, expires_label
 from agent_env_e2b import templates
@@ -202,12 +202,13 @@ def require_key() -> None:
     """Refuses to go on without a key in the environment, or where the SDK would only pretend.
 
     Raises:
-        ConfigError: There is no key, or ``E2B_DEBUG`` is set: calls that create and end sandboxes do nothing then.
+        NotSetUp: There is no key.
+        ConfigError: ``E2B_DEBUG`` is set: calls that create and end sandboxes do nothing then.
     """
     if os.environ.get("E2B_DEBUG", "").lower() == "true":
         raise ConfigError("e2b: with E2B_DEBUG=true the SDK makes no sandboxes and ends none; unset it")
     if not os.environ.get(KEY):
-        raise ConfigError(f"e2b: {KEY} isn't set; make a key at {KEYS_PAGE}, then: export {KEY}=e2b_…")
+        raise NotSetUp(f"e2b: {KEY} isn't set; make a key at {KEYS_PAGE}, then: export {KEY}=e2b_…")
 
 
 def _metadata(spec: SandboxSpec, user: str) -> dict[str, str]:

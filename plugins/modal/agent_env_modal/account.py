@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_env_core.errors import ConfigError
+from agent_env_core.errors import ConfigError, NotSetUp
 from agent_env_modal.failure import LOG_IN, translated, words
 from agent_env_modal.settings import Settings
 
@@ -26,11 +26,11 @@ def require_credentials() -> None:
     """Refuses at once where the SDK can't find any credentials; whether they are good, the service says later.
 
     Raises:
-        ConfigError: There are neither variables nor a file.
+        NotSetUp: There are neither variables nor a file.
     """
     file = Path(os.environ.get("MODAL_CONFIG_PATH") or Path.home() / ".modal.toml")
     if not any(os.environ.get(name) for name in _CREDENTIALS) and not file.is_file():
-        raise ConfigError(f"modal: there are no credentials: MODAL_TOKEN_ID isn't set, and no file {file}; {LOG_IN}")
+        raise NotSetUp(f"modal: there are no credentials: MODAL_TOKEN_ID isn't set, and no file {file}; {LOG_IN}")
 
 
 @dataclass(frozen=True)

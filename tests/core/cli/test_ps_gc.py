@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from agent_env_core.cli.main import main
 from agent_env_core.cli.ps import span
-from agent_env_core.errors import ConfigError, Unavailable
+from agent_env_core.errors import ConfigError, NotSetUp, Unavailable
 from agent_env_core.sandbox import survey
 from agent_env_core.sandbox.contract import Image, SandboxSpec, Unused
 from agent_env_core.sandbox.leases import Owner, lease_labels
@@ -28,6 +28,13 @@ class Broken(FakeProvider):
 
     def list(self, labels: Mapping[str, str]) -> Any:
         raise ConfigError("no engine here; start it")
+
+
+class Strange(FakeProvider):
+    """A provider that nobody uses here."""
+
+    def list(self, labels: Mapping[str, str]) -> Any:
+        raise NotSetUp("away: there is no key; make one")
 
 
 class Hoarder(FakeProvider):
@@ -104,8 +111,29 @@ def test_as_json(call: Callable[..., Result], fake: FakeProvider) -> None:
 
 def test_a_provider_that_cant_be_asked_is_named(call: Callable[..., Result]) -> None:
     result = call("ps", here=FakeProvider(), away=Broken())
-    assert result.stdout == "there are no sandboxes\n"
+    assert (result.exit_code, result.stdout) == (1, "there are no sandboxes\n")
     assert result.stderr == "away can't be asked: no engine here; start it\n"
+
+
+@pytest.mark.parametrize("command", ["ps", "gc", "gc --yes", "gc --images --yes"])
+def test_a_provider_that_nobody_set_up_is_no_failure(call: Callable[..., Result], command: str) -> None:
+    result = call(command, here=FakeProvider(), away=Strange())
+    assert (result.exit_code, result.stderr) == (0, "not set up here, so not asked: away\n")
+    result = call(f"{command} -v", here=FakeProvider(), away=Strange())
+    assert (result.exit_code, result.stderr) == (0, "away isn't set up here: there is no key; make one\n")
+
+
+@pytest.mark.parametrize("command", ["ps", "ps --json", "gc", "gc --yes"])
+def test_unless_it_was_asked_for_by_name(call: Callable[..., Result], command: str) -> None:
+    result = call(f"{command} --provider away", here=FakeProvider(), away=Strange())
+    assert result.exit_code == 1
+    assert "there is no key; make one" in result.output
+
+
+def test_a_program_is_told_apart_who_wasnt_asked_and_who_didnt_answer(call: Callable[..., Result]) -> None:
+    result = call("ps --json", strange=Strange(), away=Broken())
+    report = json.loads(result.stdout)
+    assert (result.exit_code, list(report["not_set_up"]), list(report["silent"])) == (1, ["strange"], ["away"])
 
 
 def test_one_provider_alone(call: Callable[..., Result], fake: FakeProvider) -> None:
