@@ -56,6 +56,7 @@ class Fault:
 
     Attributes:
         delay: Seconds it takes longer.
+        until: It goes on when this is set: what a test does meanwhile comes before, however slow the machine.
         error: Raised by it.
         hang: It never answers; only cancelling ends it.
         after: The call does its work first, then fails: its effect is unknown to the caller.
@@ -63,6 +64,7 @@ class Fault:
     """
 
     delay: float = 0.0
+    until: asyncio.Event | None = None
     error: BaseException | None = None
     hang: bool = False
     after: bool = False
@@ -129,6 +131,7 @@ class FakeProvider:
         *,
         times: int = 1,
         delay: float = 0.0,
+        until: asyncio.Event | None = None,
         error: BaseException | None = None,
         hang: bool = False,
         after: bool = False,
@@ -141,7 +144,7 @@ class FakeProvider:
         """
         if method not in self._faults:
             raise ValueError(f"there is no method {method!r}; there are: {', '.join(METHODS)}")
-        self._faults[method].extend([Fault(delay, error, hang, after, dies)] * times)
+        self._faults[method].extend([Fault(delay, until, error, hang, after, dies)] * times)
 
     def heal(self) -> None:
         """Takes back all faults that did not happen yet."""
@@ -158,6 +161,8 @@ class FakeProvider:
         fault = self._faults[method].popleft() if self._faults[method] else Fault()
         if fault.delay:
             await asyncio.sleep(fault.delay)
+        if fault.until is not None:
+            await fault.until.wait()
         if fault.dies and box is not None:
             box.finish(fault.dies)
         return fault if fault.after else await _strike(fault)

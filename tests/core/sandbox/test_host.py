@@ -4,12 +4,14 @@ import asyncio
 import logging
 import random
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from agent_env_core.errors import Busy, ConfigError, Gone, ImageError, Unavailable, Unsupported
 from agent_env_core.sandbox import creates as creates_module
 from agent_env_core.sandbox import host as host_module
+from agent_env_core.sandbox import renewal as renewal_module
 from agent_env_core.sandbox.contract import Image, SandboxSpec
 from agent_env_core.sandbox.creates import CREATE_LABEL
 from agent_env_core.sandbox.host import SandboxHost
@@ -69,46 +71,52 @@ class TestCreate:
         assert fake.calls["create"] == 0
 
     async def test_a_cancelled_create_is_finished_and_undone(self, host, fake, spec):
-        fake.fault("create", delay=0.02)
+        fake.fault("create", until=(goes_on := asyncio.Event()))
         create = asyncio.create_task(host.create(spec))
         await eventually(lambda: asyncio.sleep(0, fake.calls["create"]))
         create.cancel()
         with pytest.raises(asyncio.CancelledError):
             await create
         assert host.live == 1, "what is under way counts"
+        goes_on.set()
         await settled(host)
         assert (fake.created, fake.killed, fake.sandboxes) == (1, 1, {})
 
     @pytest.mark.parametrize("given_up", [False, True])
     async def test_what_exists_is_counted_at_every_moment(self, host, fake, spec, given_up):
-        fake.fault("create", delay=0.01)
+        fake.fault("create", until=(goes_on := asyncio.Event()))
         create = asyncio.create_task(host.create(spec))
         await eventually(lambda: asyncio.sleep(0, fake.calls["create"]))
         if given_up:
             create.cancel()
+        goes_on.set()
         while not create.done() or (given_up and host.live):
             await asyncio.sleep(0)
             assert host.live >= len(fake.sandboxes)
         assert host.live == len(fake.sandboxes) == (0 if given_up else 1)
 
     async def test_a_deadline_around_create_leaks_nothing(self, host, fake, spec):
-        fake.fault("create", delay=0.05, times=5)
+        fake.fault("create", until=(goes_on := asyncio.Event()), times=5)
 
         async def late():
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(host.create(spec), 0.01)
 
         await asyncio.gather(*(late() for _ in range(5)))
+        goes_on.set()
         await settled(host)
         assert fake.sandboxes == {}
 
     async def test_a_cancelled_create_gives_its_running_place_back(self, fake):
         host = SandboxHost(fake, max_running=1)
         spec = SandboxSpec(await fake.prepare(IMAGE), 60)
-        fake.fault("create", delay=0.02)
+        fake.fault("create", until=(goes_on := asyncio.Event()))
         create = asyncio.create_task(host.create(spec))
         await eventually(lambda: asyncio.sleep(0, fake.calls["create"]))
         create.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await create
+        goes_on.set()
         box = await asyncio.wait_for(host.create(spec), 10)
         assert set(fake.sandboxes) == {box.id}
         await host.aclose()
@@ -222,16 +230,23 @@ class TestCreate:
             await asyncio.wait_for(host.create(spec), 10)
 
     async def test_the_limits_are_kept(self):
-        fake = FakeProvider(start_time=0.002)
+        fake = FakeProvider()
         host = SandboxHost(fake, max_starting=3, max_running=5)
         spec = SandboxSpec(await fake.prepare(IMAGE), 60)
+        fake.fault("create", until=(starts := asyncio.Event()), times=20)
+        full = asyncio.Event()
 
         async def rollout():
             box = await host.create(spec)
-            await asyncio.sleep(0.002)
+            await full.wait()
             await host.destroy(box.id)
 
-        await asyncio.gather(*(rollout() for _ in range(20)))
+        rollouts = [asyncio.create_task(rollout()) for _ in range(20)]
+        await eventually(lambda: asyncio.sleep(0, fake.calls["create"] == 3))
+        starts.set()
+        await eventually(lambda: asyncio.sleep(0, len(fake.sandboxes) == 5))
+        full.set()
+        await asyncio.gather(*rollouts)
         assert fake.created == 20
         assert fake.most_starting == 3
         assert fake.most == 5
@@ -372,10 +387,13 @@ class TestClose:
 
     async def test_creates_under_way_are_undone(self, fake, spec):
         host = SandboxHost(fake, max_starting=2)
-        fake.fault("create", delay=0.02, times=8)
+        fake.fault("create", until=(goes_on := asyncio.Event()), times=8)
         creates = [asyncio.create_task(host.create(spec)) for _ in range(8)]
         await eventually(lambda: asyncio.sleep(0, fake.calls["create"]))
-        assert await host.aclose() == []
+        closing = asyncio.create_task(host.aclose())
+        await asyncio.sleep(0)
+        goes_on.set()
+        assert await closing == []
         answers = await asyncio.gather(*creates, return_exceptions=True)
         assert all(isinstance(answer, Unavailable) for answer in answers)
         assert fake.sandboxes == {}
@@ -450,34 +468,47 @@ class TestClose:
 
 
 class TestLeases:
-    async def test_one_is_renewed_until_its_sandbox_is_ended(self, host, fake, spec):
+    @pytest.fixture(autouse=True)
+    def pauses(self, monkeypatch):
+        """How long the host waits before each renewal; it doesn't, so that leases are long and renewed at once."""
+        pauses = []
+
+        async def skip(seconds):
+            pauses.append(seconds)
+            await asyncio.sleep(0)
+
+        monkeypatch.setattr(renewal_module, "asyncio", Mock(asyncio, wraps=asyncio, sleep=skip))
+        return pauses
+
+    async def test_one_is_renewed_until_its_sandbox_is_ended(self, host, fake, spec, pauses):
         box = await host.create(spec)
-        host.keep(box, 0.3)
+        host.keep(box, 60)
         await eventually(lambda: asyncio.sleep(0, fake.calls["extend"] >= 2))
         await host.destroy(box.id)
         calls = fake.calls["extend"]
-        await asyncio.sleep(0.12)
+        for _ in range(10):
+            await asyncio.sleep(0)
         assert fake.calls["extend"] == calls
+        assert set(pauses) == {20}
 
-    async def test_whatever_a_provider_raises_it_is_tried_again_soon(self, host, fake, spec):
+    async def test_whatever_a_provider_raises_it_is_tried_again_soon(self, host, fake, spec, pauses):
         box = await host.create(spec)
         fake.fault("extend", error=KeyError("a bug of the provider's"))
-        host.keep(box, 1.2)
-        began = asyncio.get_running_loop().time()
+        host.keep(box, 60)
         await eventually(lambda: asyncio.sleep(0, fake.calls["extend"] >= 2))
-        assert asyncio.get_running_loop().time() - began < 1.2, "before its time is over"
+        assert pauses[:3] == [20, 5, 20]
 
     async def test_one_that_hangs_delays_no_other(self, host, fake, spec):
         one, other = await host.create(spec), await host.create(spec)
         fake.fault("extend", hang=True)
-        host.keep(one, 0.03)
+        host.keep(one, 60)
         await eventually(lambda: asyncio.sleep(0, fake.calls["extend"]))
-        host.keep(other, 0.3)
+        host.keep(other, 60)
         await eventually(lambda: asyncio.sleep(0, fake.calls["extend"] >= 3))
 
     async def test_what_is_gone_is_let_go(self, host, fake, spec):
         box = await host.create(spec)
-        host.keep(box, 0.03)
+        host.keep(box, 60)
         fake.die(box.id)
         await eventually(lambda: asyncio.sleep(0, host._renewals._keeping[box.id].done()))
 
@@ -485,7 +516,8 @@ class TestLeases:
         fake = FakeProvider(capabilities=replace(CAPABILITIES, extend=False))
         host = SandboxHost(fake)
         box = await host.create(SandboxSpec(await fake.prepare(IMAGE), 60))
-        host.keep(box, 0.001)
-        await asyncio.sleep(0.01)
+        host.keep(box, 60)
+        for _ in range(10):
+            await asyncio.sleep(0)
         assert fake.calls["extend"] == 0
         await host.aclose()
