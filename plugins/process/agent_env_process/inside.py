@@ -35,8 +35,21 @@ KEY_CALLS = {
     0x80000016: (278, 279, 280),  # s390x
 }
 """Numbers of add_key, request_key and keyctl, by what linux/audit.h calls the architecture."""
-LOAD, IF_EQUAL, ANSWER, GO_ON, NOT_THERE = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050026
-"""Words of a seccomp filter (linux/filter.h, linux/seccomp.h); the last is the error ENOSYS."""
+SOCKET_CALLS = {
+    0xC000003E: (41, 0x40000029), 0x40000003: (359,), 0xC00000B7: (198,), 0x40000028: (281,), 0xC00000F3: (198,),
+    0xC0000015: (326,), 0x80000016: (359,),
+}  # fmt: skip
+"""Numbers of socket, likewise."""
+BLIND_CALLS = {0xC000003E: (425, 0x400001A9), 0x40000003: (102, 425), 0xC0000015: (102, 425)}
+"""Calls that open sockets where no filter sees of what kind: io_uring_setup (425 nearly everywhere, and the fallback
+here), and socketcall, where programs have another way. On s390x they have none, so there it is left."""
+NAMESPACED = (1, 2, 10, 16)
+"""Kinds of sockets that belong to a network namespace: UNIX, INET, INET6, NETLINK. Others may lead past it: VSOCK goes to
+the host of a virtual machine."""
+LOAD, IF_EQUAL, ANSWER, GO_ON, NOT_THERE, NO_SUCH_KIND = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050026, 0x00050061
+"""Words of a seccomp filter (linux/filter.h, linux/seccomp.h); the last two are the errors ENOSYS and EAFNOSUPPORT."""
+CALL, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16 if sys.byteorder == "little" else 20
+"""Where a filter finds them (struct seccomp_data); of the argument its lower half, which is all that socket takes."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -68,17 +81,25 @@ def drop_privileges() -> None:
     check(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
 
-def forget_keys() -> None:
-    """No kernel keyrings from here on.
+def close_gaps(*, cut_off: bool) -> None:
+    """From here on there is nothing of the kernel's that no namespace keeps apart.
 
-    They are in no namespace: what a login keeps in its session's (Kerberos tickets, keys of file systems) can be read
-    by all that it starts. A keyring of their own would count against a user's quota, one for each command.
+    Keyrings: what a login keeps in its session's (Kerberos tickets, keys of file systems) can be read by all that it
+    starts. A keyring of their own would count against a user's quota, one for each command.
+
+    Args:
+        cut_off: There is a network of its own, so also no sockets that lead past it.
     """
-    lines = [(LOAD, 0, 0, 4)]  # the architecture
+    lines = [(LOAD, 0, 0, ARCHITECTURE)]
     for architecture, calls in KEY_CALLS.items():
-        block = [(LOAD, 0, 0, 0)]  # the call
-        for call in calls:
+        missing = calls + (BLIND_CALLS.get(architecture, (425,)) if cut_off else ())
+        block = [(LOAD, 0, 0, CALL)]
+        for call in missing:
             block += [(IF_EQUAL, 0, 1, call), (ANSWER, 0, 0, NOT_THERE)]
+        for call in SOCKET_CALLS[architecture] if cut_off else ():
+            kinds = [line for kind in NAMESPACED for line in ((IF_EQUAL, 0, 1, kind), (ANSWER, 0, 0, GO_ON))]
+            kinds = [(LOAD, 0, 0, FIRST_ARGUMENT), *kinds, (ANSWER, 0, 0, NO_SUCH_KIND)]
+            block += [(IF_EQUAL, 0, len(kinds), call), *kinds]
         block += [(ANSWER, 0, 0, GO_ON)]
         lines += [(IF_EQUAL, 0, len(block), architecture), *block]
     lines += [(ANSWER, 0, 0, GO_ON)]
@@ -91,7 +112,9 @@ def forget_keys() -> None:
         _fields_ = (("length", ctypes.c_ushort), ("lines", ctypes.c_char_p))
 
     check(libc.prctl(38, 1, 0, 0, 0), "no_new_privs")
-    libc.prctl(22, 2, ctypes.byref(Program(len(lines), packed)), 0, 0)  # no matter where the kernel has no filters
+    code = libc.prctl(22, 2, ctypes.byref(Program(len(lines), packed)), 0, 0)
+    if cut_off:  # without it a promise would be broken; keys are no worse than they were
+        check(code, "a filter of system calls")
 
 
 # -- enter
@@ -107,7 +130,7 @@ def enter(pid: str, start: str, folder: str, program: list[str]) -> None:
     for handle, name in handles:  # the user namespace first: it gives the right to join the others
         check(libc.setns(handle, NEW_NAMESPACES[name]), f"joining the {name} namespace")
     drop_privileges()  # nothing was imported or run since the files are the sandbox's, and nothing may be before this
-    forget_keys()
+    close_gaps(cut_off="net" in names)
     child = os.fork()
     if child == 0:
         # Its parent is in another PID namespace and can't be asked for. Should it be dead already, then what this
@@ -181,7 +204,7 @@ def hold(root: str, user: bool, net: bool, hostname: str, mounts: list[tuple[str
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(line)
     die_with_parent(parent)
-    forget_keys()
+    close_gaps(cut_off=net)
     child = os.fork()
     if child == 0:
         check(libc.prctl(1, 9, 0, 0, 0), "prctl")
@@ -278,7 +301,7 @@ if __name__ == "__main__":
         if verb == "enter":
             enter(words[0], words[1], words[2], words[3:])
         elif verb == "tell":
-            forget_keys()
+            close_gaps(cut_off="--unshare-net" in words)
             os.dup2(1, 3)  # since bubblewrap closes the one that it tells the process's number on
             os.execvp(words[0], words)  # noqa: S606 - a shell is not wanted
         else:

@@ -285,6 +285,31 @@ async def test_no_network_is_none_at_all(create):
         await create(network="none", ports=(80,), port_env={"PORT": 80})
 
 
+OPEN_ALL = """
+import ctypes, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def said(result):
+    return "open" if result >= 0 else os.strerror(ctypes.get_errno())
+kinds = {"unix": 1, "inet": 2, "inet6": 10, "netlink": 16, "vsock": 40, "vsock, the upper half set": 40 | 1 << 32}
+for name, kind in kinds.items():
+    print(name, said(libc.syscall(ctypes.c_long({"x86_64": 41}.get(os.uname().machine, 198)), ctypes.c_long(kind),
+                                  ctypes.c_long(3 if kind == 16 else 1), ctypes.c_long(0))), sep=": ")
+print("io_uring", said(libc.syscall(425, 1, None)), sep=": ")
+"""
+
+
+@each
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="the numbers of calls are theirs")
+async def test_no_socket_leads_past_a_network_of_its_own(create):
+    box = await create(network="none")
+    said = (await box.exec(["python3", "-c", OPEN_ALL])).stdout.decode()
+    opened = dict.fromkeys(("unix", "inet", "inet6", "netlink"), "open")
+    refused = dict.fromkeys(("vsock", "vsock, the upper half set"), os.strerror(errno.EAFNOSUPPORT))
+    assert dict(line.split(": ") for line in said.splitlines()) == {
+        **opened, **refused, "io_uring": os.strerror(errno.ENOSYS),
+    }  # fmt: skip
+
+
 @each
 async def test_a_main_program_that_is_not_there_is_an_image_error(create, provider):
     for program in ("no-such-program", "/app/none", str(Path.home() / "x")):
