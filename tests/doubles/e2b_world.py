@@ -10,6 +10,7 @@ import re
 import shutil
 import tarfile
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -110,7 +111,7 @@ class World:
         concurrent: Sandboxes it may have at once.
         per_second: Sandboxes it may create in a second.
         longest: Seconds that one may live.
-        slow: Seconds that a create takes at least.
+        held_up: Creates wait until it is set; None lets them be.
         calls: Every call, as ``METHOD /path``.
         unknown: Calls that nobody answers; a test must fail where there is one.
         bodies: The bodies of creates.
@@ -119,7 +120,8 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.concurrent, self.per_second, self.longest, self.slow = 1 << 30, 1 << 30, 86400.0, 0.0
+        self.concurrent, self.per_second, self.longest = 1 << 30, 1 << 30, 86400.0
+        self.held_up: threading.Event | None = None
         self.sandboxes: dict[str, Sandbox] = {}
         self.templates: dict[str, Template] = {}
         self.files: dict[str, bytes] = {}
@@ -175,7 +177,8 @@ class World:
         """A new sandbox, in the place that :meth:`refusal` took."""
         sandbox = Sandbox(asked, template)
         try:
-            await asyncio.sleep(self.slow)
+            if self.held_up is not None:
+                await asyncio.to_thread(self.held_up.wait)
             sandbox.box = await Box.start(template.root)
             self.sandboxes[sandbox.id] = sandbox
             self.peak = max(self.peak, len(self.sandboxes))

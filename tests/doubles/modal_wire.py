@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
@@ -29,6 +30,7 @@ class Fault:
         retry_after: Seconds the answer says to wait.
         after: It does its work first, and only its answer is lost.
         delay: Seconds it takes longer; with ``status`` OK that is all.
+        until: It is answered once this is set.
         cut: Bytes of a stream after which it breaks off.
     """
 
@@ -37,7 +39,14 @@ class Fault:
     retry_after: float | None = None
     after: bool = False
     delay: float = 0.0
+    until: threading.Event | None = None
     cut: int | None = None
+
+    async def hold_up(self) -> None:
+        """Lets pass what comes before the answer."""
+        await asyncio.sleep(self.delay)
+        if self.until is not None:
+            await asyncio.to_thread(self.until.wait)
 
     def strike(self) -> None:
         """Raises what the fault is."""
@@ -82,7 +91,7 @@ def unary(work: Handler, name: str = "") -> Any:
     async def method(service: Any, stream: Stream[Any, Any]) -> None:
         asked = await stream.recv_message()
         fault: Fault = service.faults.take(name or work.__name__)
-        await asyncio.sleep(fault.delay)
+        await fault.hold_up()
         if not fault.after:
             fault.strike()
         service.admit(stream)
@@ -109,7 +118,7 @@ def streaming(work: Any) -> Any:
 
     async def method(service: Any, stream: Stream[Any, Any]) -> None:
         fault: Fault = service.faults.take(work.__name__)
-        await asyncio.sleep(fault.delay)
+        await fault.hold_up()
         if not fault.after and fault.cut is None:
             fault.strike()
         service.admit(stream)

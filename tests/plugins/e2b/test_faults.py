@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from agent_env_e2b.settings import Settings
 from e2b_double import E2BDouble
 from e2b_world import Fault
 from limits import sixty_four_rollouts
+from waiting import eventually
 
 from agent_env_core.errors import Busy, ConfigError, Gone, ImageError, SandboxError, Unavailable, Unsupported
 from agent_env_core.sandbox.choose import start_host
@@ -26,12 +28,6 @@ BASE = Image(ref="python:3.11-slim")
 
 async def spec(provider: E2BProvider, **more: Any) -> SandboxSpec:
     return SandboxSpec(image=await provider.prepare(BASE), ttl=60, **more)
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +115,11 @@ async def test_the_end_of_a_failed_build_is_shown(provider: E2BProvider, tmp_pat
 
 async def test_a_slow_create_that_nobody_waits_for_leaves_nothing(provider: E2BProvider, double: E2BDouble) -> None:
     asked = await spec(provider)
-    double.world.slow = 0.3
+    double.world.held_up = threading.Event()
     creating = asyncio.create_task(provider.create(asked))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: double.do(double.world.labelled({})))
     creating.cancel()
+    double.world.held_up.set()
     with pytest.raises(asyncio.CancelledError):
         await creating
     await provider.aclose()
@@ -176,9 +173,9 @@ async def test_a_main_process_is_listened_to_again(
     )
     double.world.faults = [Fault("POST /process.Process/Start", events=2, times=1)]
     box = await provider.create(asked)
-    await until(lambda: "POST /process.Process/Connect" in double.world.calls)
+    await eventually(lambda: "POST /process.Process/Connect" in double.world.calls)
     await box.write("/srv/end", b"")
-    await until(lambda: not double.world.sandboxes)  # it is ended with its main process
+    await eventually(lambda: not double.world.sandboxes)  # it is ended with its main process
     with pytest.raises(Gone, match=r"(?s)exit code 3; its last output:.*bye"):
         await box.exec(["true"])
 
@@ -311,5 +308,5 @@ async def test_a_longer_life_than_the_plans_is_refused(provider: E2BProvider, do
 async def test_64_rollouts_finish_on_an_account_that_allows_20_at_a_time(double: E2BDouble, fast: Settings) -> None:
     provider = E2BProvider(fast)
     double.world.concurrent, double.world.peak = 20, 0
-    await sixty_four_rollouts(provider, BASE)
+    await sixty_four_rollouts(provider, BASE, at_once=20)
     assert double.world.peak == 20

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from limits import sixty_four_rollouts
 from modal import exception as sdk
 from modal_double import ModalDouble
 from modal_wire import EVERY, Fault
+from waiting import eventually
 
 from agent_env_core.errors import Busy, ConfigError, Gone, ImageError, SandboxError, Unavailable, Unsupported
 from agent_env_core.sandbox.choose import start_host
@@ -79,15 +81,18 @@ async def test_a_create_that_is_sent_twice_makes_one_sandbox(provider: ModalProv
 
 async def test_a_slow_create_that_nobody_waits_for_leaves_nothing(provider: ModalProvider, double: ModalDouble) -> None:
     asked = await spec(provider)
-    double.world.control.add("SandboxCreateV2", Fault(delay=0.3))
+    control, goes_on = double.world.control, threading.Event()
+    control.add("SandboxCreateV2", Fault(until=goes_on))
+    asked_before = control.calls["SandboxCreateV2"]
     creating = asyncio.create_task(provider.create(asked))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: control.calls["SandboxCreateV2"] > asked_before)
     creating.cancel()
+    goes_on.set()
     with pytest.raises(asyncio.CancelledError):
         await creating
     await provider.aclose()
     assert not double.world.running()
-    assert double.world.control.calls["SandboxTerminateV2"]
+    assert control.calls["SandboxTerminateV2"]
 
 
 async def test_a_storm_of_cancelled_creates_leaves_nothing(provider: ModalProvider, double: ModalDouble) -> None:
@@ -139,11 +144,12 @@ async def test_an_end_that_nobody_told_is_seen(
     box = await provider.create(await spec(provider))
     double.world.router.add("TaskExecWait", Fault(delay=600))
     double.world.router.add("TaskExecStdioRead", *[Fault(delay=600)] * 2)  # a worker that is gone answers nothing
+    starts = double.world.router.calls["TaskExecStart"]
     call = asyncio.create_task(box.exec(["sleep", "600"]))
-    await asyncio.sleep(0.3)
+    await eventually(lambda: double.world.router.calls["TaskExecStart"] > starts)
     double.do(double.world.find(box.id).finish(4))
     with pytest.raises(Gone, match="time to live"):
-        await asyncio.wait_for(call, 20)
+        await asyncio.wait_for(call, 60)
 
 
 async def test_gone_says_how_it_ended(provider: ModalProvider, double: ModalDouble) -> None:
@@ -220,7 +226,7 @@ async def test_an_account_that_cant_be_used_is_passed_by_with_its_reason(double:
 async def test_64_rollouts_finish_on_an_account_that_allows_20_at_a_time(double: ModalDouble) -> None:
     provider = ModalProvider(Settings(retry_after=0.2, creates_per_second=1000))
     double.world.capacity, double.world.most = 20, 0
-    await sixty_four_rollouts(provider, BASE)
+    await sixty_four_rollouts(provider, BASE, at_once=20)
     assert double.world.most == 20
     await provider.aclose()
 
