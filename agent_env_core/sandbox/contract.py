@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from agent_env_core.errors import Unsupported
+from agent_env_core.sandbox import allowed
 
 Isolation = Literal["none", "namespace", "container", "vm"]
 NetworkMode = Literal["open", "none", "allow"]
@@ -58,7 +59,8 @@ class SandboxSpec:
         cpu: Cores.
         memory_mb: MiB.
         gpu: A provider's name for a GPU type.
-        network: ``"open"``, ``"none"``, or the hosts that may be reached (an allow-list).
+        network: ``"open"``, ``"none"``, or the hosts that may be reached (an allow-list): names, all names below one
+            (``*.pypi.org``), addresses, and blocks of them; without schemes, ports and paths.
         labels: Stamped on the sandbox; ``list`` finds it by them.
     """
 
@@ -163,6 +165,11 @@ class Sandbox(Protocol):
         A non-zero exit is a result, and so is a missing program (126 or 127). No ``stdin`` means end of file at once.
         On ``timeout`` the result has ``timed_out`` and the output so far, and the whole process tree is dead when this
         returns; cancelling the call kills it too. A call is never retried once the command may have started.
+
+        A provider may bound what it keeps of each stream, to no less than its first 16 MiB. It reads on, so that the
+        command comes to its own end, and puts a line behind what it kept: ``[agent-env: 1234 more bytes were dropped]``
+        (:class:`agent_env_core.sandbox.commands.Kept` does it). A command that may say more, and whose last words
+        matter, writes to a file.
 
         Raises:
             Gone: The sandbox ended before or during the call.
@@ -308,6 +315,8 @@ def refuse_unsupported(name: str, capabilities: Capabilities, spec: SandboxSpec)
     if spec.network_mode not in capabilities.network:
         kept = ", ".join(sorted(capabilities.network))
         raise Unsupported(f"{name}: network={spec.network!r} can't be kept by this provider; it keeps: {kept}")
+    if not isinstance(spec.network, str) and (wrong := "; ".join(allowed.problems(spec.network))):
+        raise Unsupported(f"{name}: the hosts that may be reached: {wrong}")
     stray = set(spec.port_env.values()) - set(spec.ports)
     if stray:
         raise Unsupported(f"{name}: port_env names ports that aren't in ports: {sorted(stray)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 
 from agent_env_core.errors import Gone, Unavailable
 from agent_env_core.sandbox.contract import ExecResult
@@ -25,6 +26,7 @@ SUBJECT = Subject("commands")
 EVERY_BYTE = bytes(range(256))
 ARGUMENTS = 64 * 1024
 KEPT, MUCH = 16 * 2**20, 80 * 2**20
+DROPPED = re.compile(rb"\n\[agent-env: (\d+) more bytes were dropped\]\n\Z")
 
 
 @SUBJECT.check()
@@ -142,6 +144,9 @@ async def output_past_what_is_kept_stops_no_command(trial: Trial) -> None:
     same((done.exit_code, done.stderr), (7, b"end\n"), "the command must come to its own end")
     true(len(done.stdout) >= KEPT, f"at least 16 MiB of a stream must be kept, and {len(done.stdout):,} bytes were")
     true(set(done.stdout[:KEPT]) == {ord("x")}, "what is kept of a stream must be its beginning")
+    note = DROPPED.search(done.stdout)
+    whole = len(done.stdout) if note is None else note.start() + int(note[1])
+    same(whole, MUCH, "bytes of stdout, those counted in that a line at its end says were dropped")
 
 
 @SUBJECT.check()

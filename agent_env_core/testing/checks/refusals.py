@@ -28,6 +28,14 @@ async def an_allow_list_is_refused_where_it_is_not_claimed(trial: Trial) -> None
     await trial.refuses(Unsupported, says="example.org", network=("example.org",))
 
 
+@SUBJECT.check(boxes=3)
+async def an_allow_list_names_hosts_and_no_more(trial: Trial) -> None:
+    if "allow" not in trial.can.network:
+        raise Skipped("the provider claims no allow-lists")
+    for entry in ("https://example.org", "example.org:443", "example.org/path"):
+        await trial.refuses(Unsupported, says=entry, network=("example.org", entry))
+
+
 @SUBJECT.check()
 async def having_no_network_is_refused_where_it_is_not_claimed(trial: Trial) -> None:
     if "none" in trial.can.network:

@@ -44,8 +44,8 @@ BLIND_CALLS = {0xC000003E: (425, 0x400001A9), 0x40000003: (102, 425), 0xC0000015
 """Calls that open sockets where no filter sees of what kind: io_uring_setup (425 nearly everywhere, and the fallback
 here), and socketcall, where programs have another way. On s390x they have none, so there it is left."""
 NAMESPACED = (1, 2, 10, 16)
-"""Kinds of sockets that belong to a network namespace: UNIX, INET, INET6, NETLINK. Others may lead past it: VSOCK goes to
-the host of a virtual machine."""
+"""Kinds of sockets that belong to a network namespace: UNIX, INET, INET6, NETLINK. Others may lead past it: VSOCK goes
+to the host of a virtual machine."""
 LOAD, IF_EQUAL, ANSWER, GO_ON, NOT_THERE, NO_SUCH_KIND = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050026, 0x00050061
 """Words of a seccomp filter (linux/filter.h, linux/seccomp.h); the last two are the errors ENOSYS and EAFNOSUPPORT."""
 CALL, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16 if sys.byteorder == "little" else 20

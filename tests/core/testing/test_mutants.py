@@ -187,6 +187,8 @@ REAL: list[tuple[type[Real], str]] = [
      "exec_gives_big_output_of_both_streams"),
     (boxed("KeepsLittle", exec=changed(lambda d: replace(d, stdout=d.stdout[: 2**23]))),
      "output_past_what_is_kept_stops_no_command"),
+    (boxed("CutsUnsaid", exec=changed(lambda d: replace(d, stdout=d.stdout[: 20 * 2**20]))),
+     "output_past_what_is_kept_stops_no_command"),
     (boxed("NoSignal", exec=changed(lambda d: replace(d, exit_code=min(d.exit_code or 0, 1)))),
      "a_command_killed_by_a_signal_gives_128_and_the_signal"),
     (boxed("DropsInput", exec=_drops_input), "exec_feeds_input_of_any_size"),
@@ -218,7 +220,7 @@ class Fake(FakeProvider):
         super().__init__(capabilities=self.claims, start_time=0.02)
         self.hidden: set[str] = set()
 
-    claims: Capabilities = CAPABILITIES
+    claims: Capabilities = replace(CAPABILITIES, network=frozenset({"open", "allow"}))
 
     async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         async for info in super().list(labels):
@@ -346,6 +348,11 @@ class TakesAnyTtl(Fake):
         return await super().create(replace(spec, ttl=60))
 
 
+class TakesAddressesOfTheWeb(Fake):
+    async def create(self, spec: SandboxSpec) -> Any:
+        return await super().create(replace(spec, network="open"))
+
+
 class ExtendDoesNothing(Fake):
     async def create(self, spec: SandboxSpec) -> Any:
         box = await super().create(spec)
@@ -376,6 +383,7 @@ FAKE: list[tuple[type[Fake], str]] = [
     (WrongWord, "refused_credentials_are_a_config_error_of_every_call"),
     (IgnoresTtl, "a_kept_ttl_ends_the_sandbox_where_that_is_claimed"),
     (TakesAnyTtl, "a_ttl_must_be_finite_and_positive"),
+    (TakesAddressesOfTheWeb, "an_allow_list_names_hosts_and_no_more"),
     (ExtendDoesNothing, "extend_moves_the_lease_where_that_is_claimed"),
     (NoExpiry, "the_expiry_is_stamped_by_the_provider_where_the_spec_has_none"),
 ]
