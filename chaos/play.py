@@ -20,7 +20,7 @@ from agent_env_core.sandbox import host as host_module
 from agent_env_core.sandbox.host import SandboxHost
 from agent_env_core.steps.base import declaration
 from chaos.envs import COUNTER
-from chaos.schedule import Plan, Schedule
+from chaos.schedule import KINDS, Plan, Schedule
 from chaos.trouble import PLAYING, Playing, TroubledProvider
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from agent_env_core.play.turn import Turn, TurnTools
     from agent_env_core.sandbox.contract import SandboxProvider
 
-TASKS = {"raise": "verifier-raise", "exit": "verifier-exit", "nonsense": "verifier-nonsense"}
+TASKS = {kind: f"verifier-{kind}" for kind in KINDS["verify"]}
 """Which task of the counter bundle has a verifier that does that."""
 
 
@@ -39,7 +39,7 @@ class Limits:
     Attributes:
         ready: From a rollout's start to its first turn; for its scores too.
         tool: One tool call.
-        hang: A tool call that is known to hang.
+        hang: A tool call, or a verifier, that is known to hang.
         patience: What the host waits for a kill, or for a create that nobody wants any more.
         starting: Sandboxes that may be starting.
         running: Sandboxes that may exist.
@@ -126,10 +126,18 @@ async def run(schedule: Schedule, inner: SandboxProvider, limits: Limits, shared
     bundle = load_bundle(COUNTER, declaration)
     with impatient(limits.patience):
         await host.start()
-        async with Runner(bundle, sandbox=host, verifier_timeout=limits.ready) as runner:
+        async with (
+            Runner(bundle, sandbox=host, verifier_timeout=limits.ready) as runner,
+            Runner(bundle, sandbox=host, verifier_timeout=limits.hang) as hasty,  # for verifiers that hang, and no other
+        ):
             before = process.num_fds()
             specs = {spec.task.name: spec for spec in runner.specs.values()}
-            playing = [asyncio.create_task(_play(plan, specs, runner, limits, aftermath)) for plan in schedule.plans]
+            playing = [
+                asyncio.create_task(
+                    _play(plan, specs, hasty if plan.has("verify:hang") else runner, limits, aftermath)
+                )
+                for plan in schedule.plans
+            ]
             if schedule.closes is not None:
                 await asyncio.sleep(schedule.closes)
                 await host.aclose()

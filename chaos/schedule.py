@@ -19,12 +19,12 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "endpoint": ("unavailable", "bug", "hang", "slow", "dies"),
     "kill": ("unavailable", "busy", "bug", "hang", "slow", "lost"),
     "env": ("dies", "tool-hangs", "dies-in-call", "tool-slow"),
-    "verify": ("raise", "exit", "nonsense"),
+    "verify": ("raise", "exit", "nonsense", "hang"),
     "player": ("gives-up", "cancelled", "never-ends"),
 }
 """What may go wrong, by where it does."""
 
-SURE = ("env:dies", "env:tool-hangs", "env:dies-in-call", "verify:raise", "verify:exit", "verify:nonsense")
+SURE = ("env:dies", "env:tool-hangs", "env:dies-in-call", "verify")
 """Faults after which a rollout can't have a score."""
 
 BUSY_STORM = 12
