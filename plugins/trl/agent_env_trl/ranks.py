@@ -31,6 +31,8 @@ RUN = (
     "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_STEP_ID",
 )  # fmt: skip
 """The variables that are equal in all ranks of a run, and differ between two that go on at the same time."""
+AGENT = "TORCHELASTIC_RUN_ID"
+"""Set where torchrun's agent started the ranks, as ``accelerate launch`` has it do too."""
 
 _calls = itertools.count()
 
@@ -53,7 +55,8 @@ class Meeting:
         """The next meeting of this process; None when no other process of the run is on this node."""
         if int(environ.get("LOCAL_WORLD_SIZE") or 1) < 2 or "LOCAL_RANK" not in environ:
             return None
-        run = json.dumps([*(environ.get(name) for name in RUN), next(_calls)])
+        agent = _launcher(environ) if AGENT in environ else None
+        run = json.dumps([*(environ.get(name) for name in RUN), agent, next(_calls)])
         name = hashlib.sha256(run.encode()).hexdigest()[:24]
         return cls(run_folder() / "ranks" / name, first=environ["LOCAL_RANK"] == "0")
 
@@ -148,6 +151,39 @@ class SharedServer:
         """Lets go of the server, which ends when the last rank has. Idempotent."""
         if os.getpid() == self._pid:
             self._held.close()
+
+
+def _launcher(environ: Mapping[str, str]) -> str | None:
+    """The process that started the ranks of a run on this node: its id, and when it began, in ticks since the boot.
+
+    A run that was killed may leave ranks behind that hang and hold their server, and the next run has the same port and
+    torchrun's run id ``none``; this tells the two apart. Between the agent and a rank there may be scripts, which have
+    the rank's own variables: the launcher is the first ancestor that hasn't.
+
+    Returns:
+        None where there's no ``/proc`` to see it in; the variables must do then.
+    """
+    process = Path("/proc/self")
+    with contextlib.suppress(OSError):
+        while (parent := _stat(process)[1]) != "0":
+            process = process.with_name(parent)
+            if not _is_of_rank(process, environ):
+                return f"{parent} {_stat(process)[19]}"
+    return None
+
+
+def _stat(process: Path) -> list[str]:
+    """What Linux says of a process (proc_pid_stat(5)) from its state on: 1 is its parent, 19 when it began."""
+    return (process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+
+
+def _is_of_rank(process: Path, environ: Mapping[str, str]) -> bool:
+    """Whether a process was started with the variables of a rank; one that we may not look at wasn't."""
+    try:
+        given = (process / "environ").read_bytes().split(b"\0")
+    except PermissionError:
+        return False
+    return all(f"{name}={environ.get(name)}".encode() in given for name in ("RANK", "LOCAL_RANK", AGENT))
 
 
 def _announced(folder: Path) -> dict[str, Any] | None:

@@ -139,6 +139,28 @@ def test_runs_and_calls_meet_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert second.folder != one
 
 
+AGENT = """
+import os, subprocess, sys
+code = "import os; from agent_env_trl.ranks import Meeting; print(Meeting.of_this_run(os.environ).folder)"
+variables = {"TORCHELASTIC_RUN_ID": "none", "MASTER_PORT": "29500", "LOCAL_WORLD_SIZE": "2"}
+script = ["sh", "-c", '"$0" -c "$1"; exit $?', sys.executable, code]
+for rank, command in enumerate(([sys.executable, "-c", code], script)):
+    subprocess.run(command, env={**os.environ, **variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}, check=True)
+"""
+
+
+def test_ranks_of_another_launcher_meet_apart_on_the_same_port() -> None:
+    """As after a run whose agent was killed and whose ranks hang; the second rank has a script around it."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RANK", "LOCAL_"))}
+    runs = [
+        subprocess.run([sys.executable, "-c", AGENT], capture_output=True, text=True, check=True, env=clean).stdout
+        for _ in range(2)
+    ]
+    (one, same), (other, again) = (run.splitlines() for run in runs)
+    assert (one, other) == (same, again)
+    assert one != other
+
+
 @pytest.fixture
 def meeting(tmp_path: Path) -> Meeting:
     """A meeting that local rank 0 is to open."""
