@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts"
+DOCKER = """#!/usr/bin/env bash
+# An engine with the images of $IMAGES, and a registry if there is $REGISTRY.
+case "$1 $2" in
+  "image inspect") grep -qx "$3" "$IMAGES" ;;
+  "pull --quiet") [ -n "${REGISTRY:-}" ] && echo "$3" >>"$IMAGES" ;;
+  import*) cat >/dev/null; echo "${@: -1}" >>"$IMAGES" ;;
+  tag*) grep -qx "$3" "$IMAGES" && echo "replaced $3" >>"$IMAGES" || echo "$3" >>"$IMAGES" ;;
+esac
+"""
 
 
 def run(*command: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -56,3 +69,43 @@ def test_setup_without_a_python_that_fits_says_what_to_do(tmp_path: Path, python
     assert f"tried: {python}" in done.stderr
     assert "make setup PYTHON=" in done.stderr
     assert not (tmp_path / "venv").exists()
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> dict[str, str]:
+    """The environment of a script that finds such an engine, and a CPython 3.11 in the place of pyenv's."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "docker").write_text(DOCKER)
+    (tmp_path / "bin" / "python3").write_text("#!/bin/sh\necho a tar\n")
+    for program in (tmp_path / "bin").iterdir():
+        program.chmod(0o755)
+    for minor in ("3.11", "3.12"):
+        (tmp_path / "pyenv" / "versions" / f"{minor}.1").mkdir(parents=True)
+    (tmp_path / "images").write_text("python:3.11\n")
+    return {
+        "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
+        "IMAGES": str(tmp_path / "images"),
+        "PYENV_ROOT": str(tmp_path / "pyenv"),
+    }
+
+
+def test_base_images_come_from_the_registry_if_there_is_one(engine: dict[str, str]) -> None:
+    assert run(str(ROOT / ".ci" / "mkbase.sh"), **engine, REGISTRY="yes").returncode == 0
+    assert Path(engine["IMAGES"]).read_text().split() == ["python:3.11", "python:3.11-slim", "python:3.12-slim"]
+
+
+def test_base_images_made_here_replace_none(engine: dict[str, str]) -> None:
+    for _ in range(2):
+        assert run(str(ROOT / ".ci" / "mkbase.sh"), **engine).returncode == 0
+    made = Path(engine["IMAGES"]).read_text().splitlines()
+    names = [
+        f"python:{minor}{end}" for minor in ("3.11", "3.12") for end in ("", "-slim", "-bookworm", "-slim-bookworm")
+    ]
+    assert sorted(made) == sorted(names)
+
+
+def test_the_weekly_job_trains_on_what_the_script_trains_on() -> None:
+    script = (SCRIPTS / "trl_versions.sh").read_text("utf-8")
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "weekly.yml").read_text("utf-8"))["jobs"]
+    steps = [shlex.split(line) for line in re.findall(r"^  step ([^\"\n]+)$", script, re.MULTILINE)]
+    assert jobs["trl"]["strategy"]["matrix"]["requirements"] == [" ".join(step) for step in steps]
