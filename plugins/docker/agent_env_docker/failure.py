@@ -39,6 +39,10 @@ _KNOWN: tuple[tuple[str, Callable[[str], SandboxError]], ...] = (
             f"{text}; the engine's storage keeps no disk limits (overlay2 does on xfs): set disk_mb=0"
         ),
     ),
+    (
+        "container-init binary not found",
+        lambda text: ConfigError(f"{text}; Podman's init is missing on the engine's machine (apt install catatonit)"),
+    ),
     ("port is already allocated", Busy),
     ("cannot allocate memory", Busy),
     ("resource temporarily unavailable", Busy),

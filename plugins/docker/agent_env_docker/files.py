@@ -12,9 +12,10 @@ import io
 import json
 import os
 import posixpath
+import re
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from agent_env_core.errors import Unavailable
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 # Go's file mode bits, which the engine's stat header uses.
 _GO_DIR = 1 << 31
 _FROM_URL = str.maketrans("-_", "+/")
+_OF_PODMAN = "Libpod-API-Version"
+_OF_PATTERNS = re.compile(r"[\\?\[\]]")
+_ESCAPED = re.compile(r"\\([\\?\[\]])")
 
 _NOT_ON_DISK = ("/dev", "/proc", "/sys")
 
@@ -86,13 +90,24 @@ def _refuse_unseen(path: str) -> None:
         raise PermissionError(errno.EPERM, "Docker reaches only what is on the sandbox's disk; use exec", path)
 
 
-def _archive_url(client: APIClient, sandbox_id: str) -> str:
-    return f"{client.base_url}/v{client.api_version}/containers/{sandbox_id}/archive"
+def _ask(method: Callable[..., requests.Response], client: APIClient, sandbox_id: str, path: str, **more: Any) -> Any:
+    """The engine's answer about what is at ``path``. Not the SDK's calls, which can't read Podman's headers."""
+    url = f"{client.base_url}/v{client.api_version}/containers/{sandbox_id}/archive"
+    answer = method(url, params={"path": path}, timeout=client.timeout, **more)
+    if _OF_PODMAN not in answer.headers:
+        return answer
+    if "*" in path:
+        answer.close()
+        raise PermissionError(errno.EPERM, "Podman finds no path with a * in it; use exec", path)
+    if (literal := _OF_PATTERNS.sub(r"\\\g<0>", path)) != path:
+        answer.close()  # Podman has taken the path for a pattern
+        answer = method(url, params={"path": literal}, timeout=client.timeout, **more)
+    return answer
 
 
 def _stat(client: APIClient, sandbox_id: str, path: str) -> dict[str, Any] | None:
     """What the engine says of a path, without its content; None where there is nothing."""
-    answer = client.head(_archive_url(client, sandbox_id), params={"path": path}, timeout=client.timeout)
+    answer = _ask(client.head, client, sandbox_id, path)
     if answer.status_code == 404:
         return None
     if answer.status_code >= 400:  # only the answer to GET says why
@@ -100,15 +115,18 @@ def _stat(client: APIClient, sandbox_id: str, path: str) -> dict[str, Any] | Non
     # Podman encodes for URLs, and may leave out the padding; decoding takes more padding than it needs.
     encoded = answer.headers["X-Docker-Container-Path-Stat"].translate(_FROM_URL) + "=="
     status: dict[str, Any] = json.loads(base64.b64decode(encoded))
+    if _OF_PODMAN in answer.headers:  # it names the path that it has found, as it was asked, for what is no link too
+        found = _ESCAPED.sub(r"\1", status["linkTarget"]) if _OF_PATTERNS.search(path) else status["linkTarget"]
+        status["linkTarget"] = "" if found == posixpath.normpath(path) else found
     return status
 
 
 def _download(client: APIClient, sandbox_id: str, path: str) -> requests.Response:
-    """A tar of what is at ``path``. Not the SDK's call, which can't read Podman's headers."""
+    """A tar of what is at ``path``."""
     from docker.errors import create_api_error_from_http_exception
     from requests import HTTPError
 
-    answer = client.get(_archive_url(client, sandbox_id), params={"path": path}, stream=True, timeout=client.timeout)
+    answer: requests.Response = _ask(client.get, client, sandbox_id, path, stream=True)
     try:
         answer.raise_for_status()
     except HTTPError as exc:

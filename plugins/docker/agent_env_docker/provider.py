@@ -24,7 +24,7 @@ from agent_env_core.sandbox.contract import (
 from agent_env_core.sandbox.leases import EXPIRES_LABEL, PROVIDER_LABEL, expires_label
 from agent_env_docker import execs, files, images, network, prereqs
 from agent_env_docker.engine import Engine
-from agent_env_docker.failure import alive, inside, is_alive, is_id, last_words, short, translated, words
+from agent_env_docker.failure import alive, inside, is_id, last_words, short, translated, words
 from agent_env_docker.settings import Settings
 
 if TYPE_CHECKING:
@@ -329,39 +329,31 @@ def _discard(client: APIClient, sandbox_id: str) -> None:
 
 
 def _remove(client: APIClient, sandbox_id: str) -> bool:
-    """Removes a sandbox with its anonymous volumes; False where there is none."""
+    """Removes a sandbox with its anonymous volumes; False where there is none, or where another call has removed it."""
     from docker.errors import APIError, NotFound
 
     if not is_id(sandbox_id):
         return False
-    with translated(f"removing the sandbox {short(sandbox_id)}"):
-        try:
-            info = client.inspect_container(sandbox_id)
-            if PROVIDER_LABEL not in (info["Config"].get("Labels") or {}):
-                return False  # somebody else's container
-            client.remove_container(sandbox_id, v=True, force=True)
-        except NotFound:
-            return False
-        except APIError as exc:
-            if "already in progress" not in str(exc.explanation):
-                raise
-            _wait_until_removed(client, sandbox_id)
-            return False  # another call ended it
-        return True
-
-
-def _wait_until_removed(client: APIClient, sandbox_id: str) -> None:
-    from docker.errors import NotFound
-
     deadline = time.monotonic() + _PATIENCE
     pause = 0.01
-    while time.monotonic() < deadline:
-        try:
-            info = client.inspect_container(sandbox_id)
-        except NotFound:
-            return
-        if not is_alive(info) and info["State"].get("Status") != "removing":
-            break  # the other removal failed
-        time.sleep(pause)
-        pause = min(0.2, pause * 2)
-    raise Unavailable(f"docker: the sandbox {short(sandbox_id)} is being removed by another call, which does not end")
+    with translated(f"removing the sandbox {short(sandbox_id)}"):
+        while True:
+            try:
+                info = client.inspect_container(sandbox_id)
+                if PROVIDER_LABEL not in (info["Config"].get("Labels") or {}):
+                    return False  # somebody else's container
+                client.remove_container(sandbox_id, v=True, force=True)
+            except NotFound:
+                return False
+            except APIError as exc:
+                if "already in progress" not in str(exc.explanation):
+                    raise
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"docker: the sandbox {short(sandbox_id)} is being removed by another call, which does not end"
+                    ) from exc
+            else:
+                return True
+            # By another call, which may fail and leave it to this one.
+            time.sleep(pause)
+            pause = min(0.2, pause * 2)

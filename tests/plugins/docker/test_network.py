@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 
@@ -132,8 +133,18 @@ async def test_an_engine_by_tcp_whose_connections_break(make, monkeypatch, engin
 class Engine:
     """As much of a client as the network needs."""
 
-    def __init__(self, networks, refuses="", name="Engine"):
-        self.made, self._refuses, self._name = list(networks), refuses, name
+    base_url, timeout = "http://engine", 10
+
+    def __init__(self, networks, refuses="", name="Engine", host=None):
+        self.made, self._refuses, self._name, self._host = list(networks), refuses, name, host or {}
+
+    def get(self, url, timeout):
+        import requests
+
+        assert url == "http://engine/v4.0.0/libpod/info"
+        response = requests.Response()
+        response.status_code, response._content = 200, json.dumps({"host": self._host}).encode()
+        return response
 
     def version(self, *, api_version):
         return {"Components": [{"Name": self._name}]}
@@ -169,8 +180,27 @@ def test_somebody_elses_network_is_not_used():
 
 def test_an_engine_that_cant_keep_them_apart_is_said_to(caplog):
     assert network.ensure(Engine([], refuses="unsupported bridge network option")) is None
-    assert network.ensure(Engine([], name="Podman Engine")) is None
+    assert network.ensure(Engine([], name="Podman Engine", host=_podman())) is None
     assert network.ensure(Engine([])) == network.NETWORK
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == 3
     assert all("reach each other's ports" in line for line in said)
+
+
+def _podman(*programs, rootless=False):
+    found = {name: {"executable": f"/usr/bin/{name}" if name in programs else ""} for name in ("slirp4netns", "pasta")}
+    return {"security": {"rootless": rootless}} | found
+
+
+@pytest.mark.parametrize(
+    ("host", "mode"),
+    [
+        (_podman("slirp4netns", "pasta"), "slirp4netns"),
+        (_podman("pasta"), None),  # which refuses to work for root
+        (_podman("pasta", rootless=True), "pasta"),
+        ({"security": {"rootless": True}}, None),
+    ],
+)
+def test_on_podman_each_sandbox_has_a_network_stack_of_its_own(host, mode, caplog):
+    assert network.ensure(Engine([], name="Podman Engine", host=host)) == mode
+    assert ("install slirp4netns" in caplog.text) is (mode is None)

@@ -89,6 +89,7 @@ def _api_error(status: int, text: str) -> Exception:
         (500, "all predefined address pools have been fully subnetted", Busy, "docker network prune"),
         (500, "Bind for 127.0.0.1:80 failed: port is already allocated", Busy, ""),
         (500, "fork/exec: resource temporarily unavailable", Busy, ""),
+        (500, "container-init binary not found on the host: stat /x/catatonit", ConfigError, "apt install catatonit"),
         (500, "toomanyrequests: you have reached your pull rate limit", Busy, "log in"),
         (500, "something new", Unavailable, "something new"),
     ],

@@ -1,0 +1,105 @@
+"""Answers in which engines differ, from an engine that is made up."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import tarfile
+
+import pytest
+import requests
+from agent_env_docker import files, provider
+
+from agent_env_core.errors import Unavailable
+from agent_env_core.sandbox.leases import PROVIDER_LABEL
+
+ID = "0123456789ab"
+
+
+class Engine:
+    """As much of a client as removing and reading take.
+
+    Args:
+        removals: What each call to remove a container raises; None removes it.
+        podman: Whether paths are taken for patterns, in which ``\\`` escapes, and ``*`` stands for nothing at all.
+        content: The one file.
+    """
+
+    base_url, api_version, timeout = "http://engine", "1.41", 10
+
+    def __init__(self, removals=(), podman=False, content=("/none", b"")):
+        self._removals, self._podman, self._content = list(removals), podman, content
+        self.asked = []
+
+    def inspect_container(self, id):
+        state = {"Running": True, "Status": "running"}
+        return {"Id": ID, "Name": "/x", "State": state, "Config": {"Labels": {PROVIDER_LABEL: "docker"}}}
+
+    def remove_container(self, id, *, v, force):
+        if (error := self._removals.pop(0)) is not None:
+            raise error
+
+    def head(self, url, *, params, timeout):
+        return self._answer(params["path"])
+
+    def get(self, url, *, params, timeout, stream):
+        return self._answer(params["path"])
+
+    def _answer(self, path):
+        self.asked.append(path)
+        response = requests.Response()
+        response.url = f"http://engine/archive?path={path}"
+        name, data = self._content
+        if self._podman:
+            response.headers["Libpod-API-Version"] = "5.8.6"
+            for special in "\\?[]":
+                name = name.replace(special, f"\\{special}")
+        response.status_code = 200 if path == name else 404
+        status = {"name": "x", "mode": 0o644, "linkTarget": path if self._podman else ""}
+        encoded = base64.b64encode(json.dumps(status).encode()).decode()
+        response.headers["X-Docker-Container-Path-Stat"] = encoded
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            entry = tarfile.TarInfo("x")
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+        response.raw = io.BytesIO(archive.getvalue())
+        return response
+
+
+def _in_progress():
+    from docker.errors import APIError
+
+    return APIError("conflict", explanation=f"removal of container {ID} is already in progress")
+
+
+def test_a_removal_that_another_call_gave_up_is_taken_over():
+    engine = Engine([_in_progress(), _in_progress(), None])
+    assert provider._remove(engine, ID) is True
+
+
+def test_a_removal_by_another_call_that_never_ends_is_said(monkeypatch):
+    monkeypatch.setattr(provider, "_PATIENCE", 0.0)
+    with pytest.raises(Unavailable, match="removed by another call, which does not end"):
+        provider._remove(Engine([_in_progress()] * 1000), ID)
+
+
+@pytest.mark.parametrize("path", ["/srv/a\\b", "/srv/a[1]", "/srv/what?", "/d[a-z]\\/f", "/srv/plain"])
+@pytest.mark.parametrize("podman", [False, True])
+def test_a_path_is_a_name_and_no_pattern(path, podman):
+    assert files.read(Engine(podman=podman, content=(path, b"data")), ID, path) == b"data"
+    with pytest.raises(FileNotFoundError):
+        files.read(Engine(podman=podman), ID, path)
+
+
+def test_a_usual_path_is_asked_for_twice_and_no_more():
+    engine = Engine(podman=True, content=("/srv/plain", b""))
+    files.read(engine, ID, "/srv/plain")
+    assert engine.asked == ["/srv/plain"] * 2, "what it is, and its content"
+
+
+def test_what_podman_cannot_name_is_refused():
+    assert files.read(Engine(content=("/srv/*", b"1")), ID, "/srv/*") == b"1"
+    with pytest.raises(PermissionError, match="use exec"):
+        files.read(Engine(podman=True, content=("/srv/*", b"1")), ID, "/srv/*")
