@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from waiting import eventually
 
 from agent_env_core.bundle import Bundle, load_bundle
 from agent_env_core.play.episode import Episode
@@ -113,24 +113,10 @@ async def shared_runner(bundle: Bundle, sandbox: str) -> AsyncIterator[Runner]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def runner(
-    shared_runner: Runner, no_processes_left: None, eventually: Callable[..., Awaitable[None]]
-) -> AsyncIterator[Runner]:
+async def runner(shared_runner: Runner, no_processes_left: None) -> AsyncIterator[Runner]:
     """The module's runner; each test must leave nothing in it."""
     yield shared_runner
     await eventually(lambda: shared_runner.host.live == 0 and not shared_runner.episodes)
-
-
-@pytest.fixture(scope="session")
-def eventually() -> Callable[[Callable[[], object]], Awaitable[None]]:
-    """Waits until something holds that nothing tells of."""
-
-    async def wait(true: Callable[[], object]) -> None:
-        async with asyncio.timeout(10):
-            while not true():  # noqa: ASYNC110 - there is no event to wait for
-                await asyncio.sleep(0.005)
-
-    return wait
 
 
 @pytest.fixture(scope="session")

@@ -123,7 +123,7 @@ async def test_an_env_that_dies_in_a_call_is_told_with_its_last_words(runner: Ru
     async with turn.tools() as tools:
         with pytest.raises(EpisodeError, match=r"(?s)crash: the env 'counter' ended: .*7.*as it was told to") as caught:
             await tools.call("crash")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # it is noticed, and not waited for
     assert (caught.value.phase, caught.value.retryable) == ("tool", True)
     await episode.wait_finished()
 
@@ -234,10 +234,10 @@ async def test_an_episode_whose_loop_closes_clears_away(runner: Runner, begin: B
 
 async def test_a_turn_can_be_bounded(runner: Runner):
     spec = next(iter(runner.specs.values()))
-    episode = await type(spec).from_task(spec.task, turn_timeout=0.2).start(runner)
+    episode = await type(spec).from_task(spec.task, turn_timeout=1.0).start(runner)
     turn = await episode.next_turn()
     assert turn is not None
-    with pytest.raises(EpisodeError, match=r"the turn 'play' didn't end within 0\.2s"):
+    with pytest.raises(EpisodeError, match=r"the turn 'play' didn't end within 1s"):
         await episode.next_turn()
     assert not turn.open
 
@@ -254,7 +254,7 @@ async def test_many_at_once_twice_in_a_row(runner: Runner, begin: Begin, play: P
 
 async def test_abandoned_as_soon_as_it_is_started(runner: Runner, begin: Begin):
     episode = await begin(runner, "one-turn")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await episode.abandon("at once")
     with pytest.raises(EpisodeError, match="at once"):
         await episode.result()

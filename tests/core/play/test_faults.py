@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 from agent_env_core.bundle import Bundle
 from agent_env_core.errors import EpisodeError, Unavailable
@@ -51,19 +52,21 @@ async def failure(episode: Episode) -> EpisodeError:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "within", "said"),
     [
-        ("verifier-raise", r"verify\.py raised ValueError: the verifier was told to raise \(verify\.py, line \d+\)"),
-        ("verifier-hang", r"verify\.py didn't return within 1s"),
-        ("verifier-nonsense", r"verify\.py: score of row 0 must be a finite number, and is NaN"),
-        ("verifier-exit", r"verify\.py ended its process with exit code 3 before it returned"),
+        ("verifier-raise", 60, r"raised ValueError: the verifier was told to raise \(verify\.py, line \d+\)"),
+        ("verifier-hang", 1, r"didn't return within 1s"),
+        ("verifier-nonsense", 60, r": score of row 0 must be a finite number, and is NaN"),
+        ("verifier-exit", 60, r"ended its process with exit code 3 before it returned"),
     ],
 )
-async def test_a_broken_verifier_gives_no_score(bundle: Bundle, open_runner: Open, begin: Begin, name: str, said: str):
-    runner = await open_runner(bundle, verifier_timeout=1)
+async def test_a_broken_verifier_gives_no_score(
+    bundle: Bundle, open_runner: Open, begin: Begin, name: str, within: int, said: str
+):
+    runner = await open_runner(bundle, verifier_timeout=within)
     error = await failure(await begin(runner, name))
     assert error.phase == "verify"
-    assert re.fullmatch("counter-verifier/" + said, error.reason)
+    assert re.fullmatch(r"counter-verifier/verify\.py ?" + said, error.reason)
 
 
 async def test_a_verifier_may_print_a_gigabyte(bundle: Bundle, open_runner: Open, begin: Begin, play: Play):
@@ -77,15 +80,13 @@ async def test_an_env_that_dies_at_its_start_is_noticed_at_once(
     runner = await open_runner(make_bundle({"t": steps()}, start="die"))
     began = time.monotonic()
     error = await failure(await begin(runner, "t"))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # an env may take 300 s to be ready
     assert error.phase == "deploy"
     assert error.reason.startswith("the env 'counter' ended before it was ready: ")
     assert "refuses to start, as it was told to" in error.reason
 
 
-async def test_abandoned_while_its_env_never_answers(
-    make_bundle: Make, steps: Usual, open_runner: Open, begin: Begin, eventually: Callable[..., Awaitable[None]]
-):
+async def test_abandoned_while_its_env_never_answers(make_bundle: Make, steps: Usual, open_runner: Open, begin: Begin):
     runner = await open_runner(make_bundle({"t": steps()}, start="never"))
     episode = await begin(runner, "t")
     await eventually(lambda: runner.host.live)

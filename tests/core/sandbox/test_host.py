@@ -7,6 +7,7 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
+from waiting import eventually
 
 from agent_env_core.errors import Busy, ConfigError, Gone, ImageError, Unavailable, Unsupported
 from agent_env_core.sandbox import creates as creates_module
@@ -19,13 +20,6 @@ from agent_env_core.sandbox.leases import OWNER_LABEL, RUN_LABEL, Owner, expiry,
 from agent_env_core.testing.fake import CAPABILITIES, FakeProvider
 
 IMAGE = Image(ref="registry.example/x:1")
-
-
-async def eventually(look):
-    """Waits until ``look`` finds something."""
-    async with asyncio.timeout(20):
-        while not await look():  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0.002)
 
 
 @pytest.fixture
@@ -49,11 +43,7 @@ async def spec(fake):
 
 async def settled(host):
     """Waits until nothing is under way."""
-
-    async def quiet():
-        return host.live == 0
-
-    await eventually(quiet)
+    await eventually(lambda: host.live == 0)
 
 
 class TestCreate:
@@ -73,7 +63,7 @@ class TestCreate:
     async def test_a_cancelled_create_is_finished_and_undone(self, host, fake, spec):
         fake.fault("create", until=(goes_on := asyncio.Event()))
         create = asyncio.create_task(host.create(spec))
-        await eventually(lambda: asyncio.sleep(0, fake.calls["create"]))
+        await eventually(lambda: fake.calls["create"])
         create.cancel()
         with pytest.raises(asyncio.CancelledError):
             await create
@@ -86,7 +76,7 @@ class TestCreate:
     async def test_what_exists_is_counted_at_every_moment(self, host, fake, spec, given_up):
         fake.fault("create", until=(goes_on := asyncio.Event()))
         create = asyncio.create_task(host.create(spec))
-        await eventually(lambda: asyncio.sleep(0, fake.calls["create"]))
+        await eventually(lambda: fake.calls["create"])
         if given_up:
             create.cancel()
         goes_on.set()
@@ -112,7 +102,7 @@ class TestCreate:
         spec = SandboxSpec(await fake.prepare(IMAGE), 60)
         fake.fault("create", until=(goes_on := asyncio.Event()))
         create = asyncio.create_task(host.create(spec))
-        await eventually(lambda: asyncio.sleep(0, fake.calls["create"]))
+        await eventually(lambda: fake.calls["create"])
         create.cancel()
         with pytest.raises(asyncio.CancelledError):
             await create
@@ -242,9 +232,9 @@ class TestCreate:
             await host.destroy(box.id)
 
         rollouts = [asyncio.create_task(rollout()) for _ in range(20)]
-        await eventually(lambda: asyncio.sleep(0, fake.calls["create"] == 3))
+        await eventually(lambda: fake.calls["create"] == 3)
         starts.set()
-        await eventually(lambda: asyncio.sleep(0, len(fake.sandboxes) == 5))
+        await eventually(lambda: len(fake.sandboxes) == 5)
         full.set()
         await asyncio.gather(*rollouts)
         assert fake.created == 20
@@ -277,7 +267,7 @@ class TestDestroy:
         box = await host.create(spec)
         fake.fault("kill", delay=0.02)
         caller = asyncio.create_task(host.destroy(box.id))
-        await eventually(lambda: asyncio.sleep(0, fake.calls["kill"]))
+        await eventually(lambda: fake.calls["kill"])
         caller.cancel()
         await settled(host)
         assert fake.sandboxes == {}
@@ -315,14 +305,14 @@ class TestPrepare:
     async def test_one_caller_leaving_doesnt_stop_it_for_the_others(self, host, fake):
         fake.fault("prepare", delay=0.02)
         leaving, staying = (asyncio.create_task(host.prepare(IMAGE)) for _ in range(2))
-        await eventually(lambda: asyncio.sleep(0, fake.calls["prepare"]))
+        await eventually(lambda: fake.calls["prepare"])
         leaving.cancel()
         assert await staying
 
     async def test_the_last_caller_leaving_stops_it(self, host, fake):
         fake.fault("prepare", hang=True)
         caller = asyncio.create_task(host.prepare(IMAGE))
-        await eventually(lambda: asyncio.sleep(0, fake.calls["prepare"]))
+        await eventually(lambda: fake.calls["prepare"])
         caller.cancel()
         with pytest.raises(asyncio.CancelledError):
             await caller
@@ -389,7 +379,7 @@ class TestClose:
         host = SandboxHost(fake, max_starting=2)
         fake.fault("create", until=(goes_on := asyncio.Event()), times=8)
         creates = [asyncio.create_task(host.create(spec)) for _ in range(8)]
-        await eventually(lambda: asyncio.sleep(0, fake.calls["create"]))
+        await eventually(lambda: fake.calls["create"])
         closing = asyncio.create_task(host.aclose())
         await asyncio.sleep(0)
         goes_on.set()
@@ -444,7 +434,7 @@ class TestClose:
         await host.start()
         fake.fault("create", hang=True)
         create = asyncio.create_task(host.create(spec))
-        await eventually(lambda: asyncio.sleep(0, fake.calls["create"]))
+        await eventually(lambda: fake.calls["create"])
         assert await host.aclose() == []
         assert said == ["start", "armed", "release"]
         with pytest.raises(Unavailable, match="closing"):
@@ -454,7 +444,7 @@ class TestClose:
         host = SandboxHost(fake)
         fake.fault("prepare", hang=True)
         build = asyncio.create_task(host.prepare(IMAGE))
-        await eventually(lambda: asyncio.sleep(0, fake.calls["prepare"]))
+        await eventually(lambda: fake.calls["prepare"])
         await host.aclose()
         with pytest.raises(Unavailable, match="closing"):
             await build
@@ -483,7 +473,7 @@ class TestLeases:
     async def test_one_is_renewed_until_its_sandbox_is_ended(self, host, fake, spec, pauses):
         box = await host.create(spec)
         host.keep(box, 60)
-        await eventually(lambda: asyncio.sleep(0, fake.calls["extend"] >= 2))
+        await eventually(lambda: fake.calls["extend"] >= 2)
         await host.destroy(box.id)
         calls = fake.calls["extend"]
         for _ in range(10):
@@ -495,22 +485,22 @@ class TestLeases:
         box = await host.create(spec)
         fake.fault("extend", error=KeyError("a bug of the provider's"))
         host.keep(box, 60)
-        await eventually(lambda: asyncio.sleep(0, fake.calls["extend"] >= 2))
+        await eventually(lambda: fake.calls["extend"] >= 2)
         assert pauses[:3] == [20, 5, 20]
 
     async def test_one_that_hangs_delays_no_other(self, host, fake, spec):
         one, other = await host.create(spec), await host.create(spec)
         fake.fault("extend", hang=True)
         host.keep(one, 60)
-        await eventually(lambda: asyncio.sleep(0, fake.calls["extend"]))
+        await eventually(lambda: fake.calls["extend"])
         host.keep(other, 60)
-        await eventually(lambda: asyncio.sleep(0, fake.calls["extend"] >= 3))
+        await eventually(lambda: fake.calls["extend"] >= 3)
 
     async def test_what_is_gone_is_let_go(self, host, fake, spec):
         box = await host.create(spec)
         host.keep(box, 60)
         fake.die(box.id)
-        await eventually(lambda: asyncio.sleep(0, host._renewals._keeping[box.id].done()))
+        await eventually(lambda: host._renewals._keeping[box.id].done())
 
     async def test_a_provider_that_cant_is_not_asked(self):
         fake = FakeProvider(capabilities=replace(CAPABILITIES, extend=False))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from agent_env_core.errors import ConfigError, Unavailable
 from agent_env_core.sandbox import reaper
@@ -21,13 +22,6 @@ from agent_env_core.sandbox.reaper import ReaperProcess, clear
 from agent_env_core.testing.fake import FakeProvider
 
 LABELS = {"agent-env.run": "run", "agent-env.owner": "someone"}
-
-
-async def eventually(look):
-    """Waits until ``look`` finds something."""
-    async with asyncio.timeout(20):
-        while not await look():  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0.002)
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +61,7 @@ class TestClear:
         assert fake.sandboxes == {}
 
     async def surface(self, fake):
-        await eventually(lambda: asyncio.sleep(0, fake.killed))
+        await eventually(lambda: fake.killed)
         await self.make(fake)
 
     async def test_it_outlasts_a_provider_that_is_down_for_a_while(self, fake):

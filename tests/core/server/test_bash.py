@@ -56,10 +56,10 @@ def test_bash_is_offered_and_works(server: Any, session: Any) -> None:
 
 
 def test_a_command_past_the_deadline_is_an_answer(session: Any) -> None:
-    session.reset(split="all", index=1, tool_timeout=1.0)
+    session.reset(split="all", index=1, tool_timeout=3.0)
     late = bash(session, "echo begun; sleep 60")
     assert (late.done, late.reward) == (False, None)
-    assert late.observation["error"]["message"] == "begun\ntimed out after 1s; it was ended, with what it started"
+    assert late.observation["error"]["message"] == "begun\ntimed out after 3s; it was ended, with what it started"
     assert bash(session, "echo still here").observation["result"]["data"] == "still here\n"
 
 
