@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Trains a step through `agent-env train` on other versions of TRL and transformers than the development environment has.
-#   scripts/trl_versions.sh                      TRL 1.16 on the oldest transformers, and the newest of both
+#   scripts/trl_versions.sh                      the oldest of both, TRL 1.16, and the newest of both
 #   scripts/trl_versions.sh 'trl==1.17.*' ...    one environment of these requirements
-# TRL 1.15 isn't among them: its loss is a Triton kernel, which a CPU build of PyTorch doesn't bring.
 # Everything else, torch above all, is borrowed from the environment of PYTHON, .venv by default.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,6 +9,8 @@ python=$(realpath -s "${PYTHON:-.venv/bin/python}")
 site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# TRL 1.15 computes its loss by a Triton kernel alone. Without a GPU only Triton's interpreter runs it.
+export TRITON_INTERPRET=1
 
 step() {
   echo "== $*"
@@ -26,6 +27,7 @@ step() {
 if [ $# -gt 0 ]; then
   step "$@"
 else
+  step 'trl==1.15.*' 'transformers==5.2.*' jmespath triton
   step 'trl==1.16.*' 'transformers==5.2.*' jmespath
   step trl transformers
 fi
