@@ -128,7 +128,7 @@ async def run(schedule: Schedule, inner: SandboxProvider, limits: Limits, shared
         await host.start()
         async with (
             Runner(bundle, sandbox=host, verifier_timeout=limits.ready) as runner,
-            Runner(bundle, sandbox=host, verifier_timeout=limits.hang) as hasty,  # for verifiers that hang, and no other
+            Runner(bundle, sandbox=host, verifier_timeout=limits.hang) as hasty,  # for verifiers that hang
         ):
             before = process.num_fds()
             specs = {spec.task.name: spec for spec in runner.specs.values()}

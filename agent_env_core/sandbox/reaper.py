@@ -12,6 +12,7 @@ Where that fails it begins anew, as a new process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -23,11 +24,13 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_env_core.errors import ConfigError, Unavailable, describe
+from agent_env_core.sandbox.clocks import Jumps
 from agent_env_core.sandbox.leases import (
     OWNER_LABEL,
     RUN_LABEL,
@@ -37,6 +40,7 @@ from agent_env_core.sandbox.leases import (
     reap,
     why_expired,
 )
+from agent_env_core.sandbox.machine import process_is_stopped, process_start
 
 if TYPE_CHECKING:
     from agent_env_core.sandbox.contract import SandboxProvider
@@ -57,11 +61,27 @@ LONGEST_PAUSE = 15.0
 EXPIRY_INTERVAL = 30.0
 """Seconds between two looks for sandboxes that outlived their lease."""
 
+WAKE_INTERVAL = 10.0
+"""Seconds between two looks whether the owner is stopped and its trainer gone."""
+
 BYE = b"bye\n"
 ARMED = b"armed\n"
 
 
 # ---------------------------------------------------------------------------------------------- the owner's side
+
+
+_lives_for: Owner | None = None
+
+
+def lives_for(pid: int) -> None:
+    """Says that this process is to end when its trainer, process ``pid``, does.
+
+    It sees to that itself, unless it is stopped (SIGSTOP) when the trainer goes: then its reaper wakes it. Counts for
+    reapers that are started afterwards.
+    """
+    global _lives_for  # a fact about the process
+    _lives_for = replace(Owner.current(), pid=pid, start=process_start(pid) or "unknown")
 
 
 class ReaperProcess:
@@ -93,8 +113,9 @@ class ReaperProcess:
             OSError: No process can be started.
             ConfigError: The provider's settings don't go into JSON.
         """
+        told = {**self._hello, "trainer": str(_lives_for or "")}
         try:
-            hello = json.dumps(self._hello, default=os.fspath).encode() + b"\n"
+            hello = json.dumps(told, default=os.fspath).encode() + b"\n"
         except TypeError as exc:
             raise ConfigError(f"settings of a sandbox provider must be plain JSON values or paths: {exc}") from exc
         ours, theirs = socket.socketpair()
@@ -293,16 +314,28 @@ def serve(channel: socket.socket) -> None:
         channel.sendall(ARMED)
     except OSError:
         log.debug("the owner went before the reaper was ready")
-    watch, interval = _Watch(channel, owner), EXPIRY_INTERVAL
-    while (event := watch.next(interval)) == "tick":
-        if not _end_expired(hello, labels):
-            interval = 3600.0
+    watch, trainer = _Watch(channel, owner), Owner.parse(hello.get("trainer", ""))
+    jumps, look = Jumps(), time.monotonic() + EXPIRY_INTERVAL
+    while (event := watch.next(WAKE_INTERVAL)) == "tick":
+        _wake(owner, trainer)
+        if jumps.seen():  # leases that are alive look ended until their owner has renewed them
+            look = max(look, time.monotonic() + EXPIRY_INTERVAL)
+        elif time.monotonic() >= look:
+            look = time.monotonic() + (EXPIRY_INTERVAL if _end_expired(hello, labels) else float("inf"))
     if event == "gone":
         try:
             _report(hello, _with_provider(hello, lambda provider: clear(provider, labels)))
         except Exception as exc:
             log.warning("%s: can't end what %s left: %s", hello["provider"], hello["owner"], describe(exc))
             _begin_anew(hello)
+
+
+def _wake(owner: Owner, trainer: Owner | None) -> None:
+    """Lets an owner go on that is stopped though its trainer is gone: it ends itself then, and all it has."""
+    if trainer is not None and owner_is_dead(trainer) and process_is_stopped(owner.pid):
+        log.info("process %d is stopped, and its trainer is gone: it is woken, to end", owner.pid)
+        with contextlib.suppress(OSError):  # it has just ended
+            os.kill(owner.pid, signal.SIGCONT)
 
 
 def _begin_anew(hello: Mapping[str, Any]) -> None:
@@ -313,8 +346,8 @@ def _begin_anew(hello: Mapping[str, Any]) -> None:
     Raises:
         Unavailable: That was tried for long enough.
     """
-    gives_up = hello.get("gives_up", time.time() + PATIENCE)
-    if time.time() > gives_up:
+    gives_up = hello.get("gives_up", time.monotonic() + PATIENCE)  # one clock for all processes of a machine
+    if time.monotonic() > gives_up:
         raise Unavailable("this was tried for an hour; `agent-env gc` ends what is left")
     time.sleep(LONGEST_PAUSE)
     ours, theirs = socket.socketpair()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from agent_env_core.errors import Gone, Unsupported, describe
+from agent_env_core.sandbox.clocks import Jumps
 from agent_env_core.sandbox.contract import Sandbox
 
 log = logging.getLogger(__name__)
@@ -15,6 +17,9 @@ RENEW_AT, AGAIN_AT = 1 / 3, 1 / 12
 
 EXTEND_TIMEOUT = 30.0
 """Seconds one renewal may take."""
+
+LOOK = 10.0
+"""Seconds after which a jump of the clock is seen at the latest; a reaper that sees it too waits for longer."""
 
 
 class Renewals:
@@ -43,9 +48,9 @@ class Renewals:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep(self, sandbox: Sandbox, ttl: float) -> None:
-        pause = ttl * RENEW_AT
+        pause, jumps = ttl * RENEW_AT, Jumps()
         while True:
-            await asyncio.sleep(pause)
+            await _sleep(pause, jumps)
             pause = ttl * RENEW_AT
             try:
                 async with asyncio.timeout(EXTEND_TIMEOUT):
@@ -56,3 +61,10 @@ class Renewals:
             except Exception as exc:  # whatever a provider raises: the next try may do
                 pause = ttl * AGAIN_AT
                 log.debug("the lease of %s can't be renewed now: %s", sandbox.id, describe(exc))
+
+
+async def _sleep(seconds: float, jumps: Jumps) -> None:
+    """Sleeps; not beyond a jump of the clock that leases are written in."""
+    ends = time.monotonic() + seconds
+    while (left := ends - time.monotonic()) > 0 and not jumps.seen():  # noqa: ASYNC110 - no event tells of a jump
+        await asyncio.sleep(min(left, LOOK))

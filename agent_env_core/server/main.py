@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_env_core.errors import AgentEnvError, BundleError, EpisodeRefused, describe
+from agent_env_core.sandbox.reaper import lives_for
 from agent_env_core.server.limits import DEFAULT_SESSIONS
 from agent_env_core.verifiers.walls import hide
 
@@ -149,6 +150,8 @@ class Stop:
         before = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
         if parent_fd is not None:
             parent = None if shared else os.getppid()
+            if parent is not None:
+                lives_for(parent)
             threading.Thread(target=self._watch, args=(parent_fd, parent), name="parent", daemon=True).start()
         try:
             yield

@@ -1,0 +1,56 @@
+"""Leases are renewed in time, and at once where the clock that they are written in jumps."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from agent_env_core.sandbox import clocks, renewal
+from agent_env_core.sandbox.clocks import JUMP, Jumps
+from agent_env_core.sandbox.renewal import Renewals
+
+
+@pytest.fixture
+def wall(monkeypatch):
+    """The clock of leases, which a test sets: ``wall.ahead`` seconds."""
+    ahead = SimpleNamespace(ahead=0.0)
+    clock = SimpleNamespace(time=lambda: time.time() + ahead.ahead, monotonic=time.monotonic)
+    monkeypatch.setattr(clocks, "time", clock)
+    monkeypatch.setattr(renewal, "LOOK", 0.01)
+    return ahead
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_a_jump_is_seen_once(wall, seconds):
+    jumps = Jumps()
+    assert not jumps.seen()
+    wall.ahead = seconds
+    assert jumps.seen()
+    assert not jumps.seen()
+
+
+def test_what_a_time_service_shifts_is_no_jump(wall):
+    jumps = Jumps()
+    wall.ahead = JUMP / 2
+    assert not jumps.seen()
+
+
+@pytest.mark.parametrize("seconds", [3 * 3600.0, -3 * 3600.0])
+async def test_a_lease_is_renewed_at_once_when_the_clock_jumps(wall, seconds):
+    """A laptop that slept, a clock that was set: the lease of a living owner must not look ended."""
+    renewed: asyncio.Queue[float] = asyncio.Queue()
+
+    async def extend(ttl):
+        renewed.put_nowait(ttl)
+
+    renewals = Renewals()
+    renewals.keep(SimpleNamespace(id="box", extend=extend), 7200)
+    await asyncio.sleep(0)  # it begins to wait
+    wall.ahead = seconds
+    async with asyncio.timeout(30):
+        assert await renewed.get() == 7200
+    await renewals.aclose()
+    assert renewed.empty()
