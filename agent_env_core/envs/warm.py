@@ -39,13 +39,16 @@ Key = tuple[str, DeployOptions]
 
 KEEP_SECONDS = 1800.0
 """How long one is kept for somebody to ask for it."""
-TICK_SECONDS = 5.0
-"""How often room, memory and ages are looked at while there is something to do about them."""
+TICK_SECONDS = 0.25
+"""How often room, memory and ages are looked at while there is something to do about them. It's also how long somebody
+in another process may wait for room that is taken here."""
 CALM_SECONDS, LONGEST_WAIT = 1.0, 5.0
 """None are begun until nobody has asked for so long: what was just handed out is being set up and called, on the same
 cores. Where somebody always asks, they are begun after the longer time all the same."""
 ANSWER_SECONDS = 2.0
 """How long one that is handed out may take to show that it lives."""
+SHORT_REST = 30.0
+"""Seconds in which none is begun after room to run or memory was short: somebody would soon wait for it again."""
 FIRST_REST, LAST_REST = 30.0, 600.0
 """Seconds in which no more of an env is made after one of it failed; doubled each time."""
 MIB = 1 << 20
@@ -116,6 +119,7 @@ class WarmPool:
         self._asked: deque[Key] = deque(maxlen=max(64, 4 * size))
         self._rests: dict[Key, tuple[float, float]] = {}  # until when none is made, and how long the next rest is
         self._cold = 0
+        self._roomy = float("-inf")  # when room that was short may be taken again
         self._calm = 0.0  # when nobody has asked for long enough
         self._latest: float | None = None  # when that no longer matters; None while nothing is missing
         self._ending: set[asyncio.Task[None]] = set()
@@ -228,7 +232,8 @@ class WarmPool:
 
     def _retire(self) -> None:
         now, targets, have = self._now(), self._targets(), Counter(kept.key for kept in self._kept)
-        short = self._host.crowded or self._short_of_memory(0)
+        if short := self._host.crowded or self._short_of_memory(0):
+            self._roomy = now + SHORT_REST
         for kept in list(self._kept):
             unused = now >= kept.until
             if unused:
@@ -267,7 +272,7 @@ class WarmPool:
             self._cold > 0
             or self._wait > 0
             or len(self) >= self._size
-            or self._now() < rest
+            or self._now() < max(rest, self._roomy)
             or self._host.crowded
             or self._short_of_memory((coming + 1) * ((key[1].memory_mb or 0) * MIB or USUAL_MEMORY))
         )
