@@ -66,8 +66,16 @@ class TrainerAdapter(Protocol):
             One line a problem, each with its fix; empty when all is well.
         """
 
-    def arguments(self, env: Any) -> dict[str, Any]:
-        """The keyword arguments that connect the trainer to ``env``: dataset and environment factory."""
+    def arguments(self, env: Any, *, dataset: Any = None) -> dict[str, Any]:
+        """The keyword arguments that connect the trainer to ``env``: dataset and environment factory.
+
+        Args:
+            env: The ``AgentEnv``.
+            dataset: Rows of the user's own to train on; None takes ``env.dataset``.
+
+        Raises:
+            ValueError: A row can't be played; the message has its number.
+        """
 
     def trainer(
         self, env: Any, config: Any, *, model: str, eval_split: str | None = None, peft_config: Any = None

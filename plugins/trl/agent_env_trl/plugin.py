@@ -10,6 +10,8 @@ from agent_env_core.adapters import Trainer, TrainerAdapter
 from agent_env_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from agent_env_trl.agent_env import AgentEnv
 
 
@@ -60,9 +62,17 @@ class Grpo:
                 )
         return problems
 
-    def arguments(self, env: AgentEnv) -> dict[str, Any]:
-        """``train_dataset`` and ``environment_factory`` for the trainer."""
-        return {"train_dataset": env.dataset, "environment_factory": env._factory(together=True)}
+    def arguments(self, env: AgentEnv, *, dataset: Dataset | None = None) -> dict[str, Any]:
+        """``train_dataset`` and ``environment_factory`` for the trainer.
+
+        Args:
+            env: The ``AgentEnv``.
+            dataset: Rows of your own, in the place of ``env.dataset``.
+
+        Raises:
+            ValueError: A row can't be played; the message has its number.
+        """
+        return {"train_dataset": checked(env, dataset), "environment_factory": env._factory(together=True)}
 
     def trainer(
         self, env: AgentEnv, config: Any, *, model: str, eval_split: str | None = None, peft_config: Any = None
@@ -75,6 +85,18 @@ class Grpo:
             model=model, args=config, eval_dataset=rows, peft_config=peft_config, **self.arguments(env)
         )
         return trainer
+
+
+def checked(env: AgentEnv, dataset: Dataset | None) -> Dataset:
+    """The rows to train on: somebody's own, if each can be played, else those of ``env``.
+
+    Raises:
+        ValueError: A row can't be played; the message has its number.
+    """
+    if dataset is None:
+        return env.dataset
+    env.check_dataset(dataset)
+    return dataset
 
 
 def sharing_processes(*, local: bool) -> int:

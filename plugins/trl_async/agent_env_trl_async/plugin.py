@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent_env_trl.plugin import sharing_processes
+from agent_env_trl.plugin import checked, sharing_processes
 
 from agent_env_core.adapters import Trainer, TrainerAdapter
 from agent_env_core.hookspecs import hookimpl
@@ -13,6 +13,7 @@ from agent_env_trl_async import context, machine, vllm
 
 if TYPE_CHECKING:
     from agent_env_trl.agent_env import AgentEnv
+    from datasets import Dataset
 
 
 class AsyncGrpo:
@@ -54,9 +55,17 @@ class AsyncGrpo:
             problems += context.problems(server, env, arguments)
         return problems
 
-    def arguments(self, env: AgentEnv) -> dict[str, Any]:
-        """``train_dataset`` and ``environment_factory`` for the trainer."""
-        return {"train_dataset": env.dataset, "environment_factory": env.factory}
+    def arguments(self, env: AgentEnv, *, dataset: Dataset | None = None) -> dict[str, Any]:
+        """``train_dataset`` and ``environment_factory`` for the trainer.
+
+        Args:
+            env: The ``AgentEnv``.
+            dataset: Rows of your own, in the place of ``env.dataset``.
+
+        Raises:
+            ValueError: A row can't be played; the message has its number.
+        """
+        return {"train_dataset": checked(env, dataset), "environment_factory": env.factory}
 
     def trainer(
         self, env: AgentEnv, config: Any, *, model: str, eval_split: str | None = None, peft_config: Any = None

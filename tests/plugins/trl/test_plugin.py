@@ -72,3 +72,13 @@ def test_its_arguments(env: Any) -> None:
     arguments = plugins().trainer_adapter("grpo").arguments(env)
     assert arguments["train_dataset"] is env.dataset
     assert arguments["environment_factory"]._spec.together
+
+
+@pytest.mark.parametrize("name", ["grpo", "async_grpo"])
+def test_rows_of_ones_own_are_checked_by_every_adapter(env: Any, name: str) -> None:
+    """User pain 8: before a model is loaded."""
+    adapter = plugins().trainer_adapter(name)
+    some = env.dataset.select([0])
+    assert adapter.arguments(env, dataset=some)["train_dataset"] is some
+    with pytest.raises(ValueError, match="row 0 of the dataset has the index 99, and the split 'train' has 2 tasks"):
+        adapter.arguments(env, dataset=some.map(lambda row: {"index": 99}))

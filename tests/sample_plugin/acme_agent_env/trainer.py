@@ -68,9 +68,9 @@ class Stroll:
         number = arguments["number"]
         return [] if number > 0 else [f"number is {number}, and the game's begin with 1: set number: 1 or more"]
 
-    def arguments(self, env: Any) -> dict[str, Any]:
+    def arguments(self, env: Any, *, dataset: Any = None) -> dict[str, Any]:
         """Rows, and one environment."""
-        return {"rows": env.dataset, "environment": env.factory()}
+        return {"rows": env.dataset if dataset is None else dataset, "environment": env.factory()}
 
     def trainer(
         self, env: Any, config: Any, *, model: str, eval_split: str | None = None, peft_config: Any = None
