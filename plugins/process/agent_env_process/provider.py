@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 
-from agent_env_core.errors import Busy, ConfigError, Gone, SandboxError, Unavailable, Unsupported
+from agent_env_core.errors import Gone, Unavailable, Unsupported
 from agent_env_core.sandbox.contract import Capabilities, Image, SandboxInfo, SandboxSpec, Unused, refuse_unsupported
 from agent_env_core.sandbox.leases import EXPIRES_LABEL, expires_label
 from agent_env_process.build import build
 from agent_env_process.cells import hold_command
 from agent_env_process.environment import MARK, loopback, main_environment
+from agent_env_process.failure import creation_error
 from agent_env_process.files import copy_tree
 from agent_env_process.images import ImageCache, PreparedImage
 from agent_env_process.isolation import choose
@@ -29,8 +29,6 @@ from agent_env_process.settings import Settings
 from agent_env_process.state import Record, State
 
 NAME = "process"
-
-_CAPACITY = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
 
 
 class ProcessProvider:
@@ -73,12 +71,14 @@ class ProcessProvider:
         Raises:
             Unsupported: ``image`` is a registry reference.
             ImageError: The Dockerfile asks for more than this provider can do, or a step failed.
+            ConfigError: A folder of this provider can't be used: told here, before the first sandbox.
         """
         if image.context is None:
             raise Unsupported(
                 f"process: the image {image.ref!r} comes from a registry, and this provider only builds simple Python "
                 "Dockerfiles; the docker provider can use it (sandbox='docker')"
             )
+        await asyncio.to_thread(self._state.make)
         plan = await asyncio.to_thread(read_plan, image.context, image.dockerfile)
         found = self._cache.find(plan.ref)
         if found is None:
@@ -124,7 +124,7 @@ class ProcessProvider:
         except BaseException as exc:
             await asyncio.shield(self._discard(sandbox_id, ports))
             if isinstance(exc, OSError):
-                raise _creation_error(exc) from exc
+                raise creation_error(exc, f"a sandbox can't be made here: {exc}") from exc
             raise
         return ProcessSandbox(sandbox_id, self._state, image, self._running)
 
@@ -228,10 +228,3 @@ class ProcessProvider:
             if running.end is not None:
                 running.close()
                 del self._running[sandbox_id]
-
-
-def _creation_error(exc: OSError) -> SandboxError:
-    """What an error of the machine means for the one who asked; nothing was left by it."""
-    if exc.errno in _CAPACITY:
-        return Busy(f"{NAME}: this machine has no room for another sandbox: {exc}", retry_after=2.0)
-    return ConfigError(f"{NAME}: a sandbox can't be made here: {exc}")

@@ -10,14 +10,15 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agent_env_core.errors import ConfigError, Unavailable
+from agent_env_core.errors import Unavailable
 from agent_env_core.sandbox.locks import locked
 from agent_env_core.sandbox.machine import host_id
+from agent_env_process.failure import creation_error, reading_error
 from agent_env_process.files import remove_tree
 from agent_env_process.procs import Known
 
@@ -62,6 +63,7 @@ class State:
         self.folder = folder / host_id()
         self._leases = self.folder / "leases"
         self._boxes = self.folder / "boxes"
+        self._lock = self.folder / "lock"
 
     def box(self, sandbox_id: str) -> Path:
         """The private folder of a sandbox."""
@@ -75,34 +77,59 @@ class State:
         """The output of its main process."""
         return self.box(sandbox_id) / "main.log"
 
+    def make(self) -> None:
+        """Makes the folder, and the file that is locked for changes: who ends a sandbox on a full disk needs it.
+
+        Raises:
+            ConfigError: It can't be written.
+            Busy: There is no room for it.
+        """
+        try:
+            self._leases.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock.touch(mode=0o600)
+        except OSError as exc:
+            raise creation_error(exc, self._trouble("write to", exc)) from exc
+
     def save(self, record: Record) -> None:
         """Writes a sandbox's file, in one step for its readers.
 
         Raises:
-            ConfigError: The state folder can't be written.
+            ConfigError, Busy: See :meth:`make`.
         """
         data = asdict(record)
+        self.make()
         try:
-            self._leases.mkdir(parents=True, exist_ok=True, mode=0o700)
             descriptor, name = tempfile.mkstemp(dir=self._leases, prefix=".")  # readable by its owner only
-            with open(descriptor, "w", encoding="utf-8") as file:
-                json.dump(data, file)
-            os.replace(name, self._path(record.id))
+            try:
+                with open(descriptor, "w", encoding="utf-8") as file:
+                    json.dump(data, file)
+                os.replace(name, self._path(record.id))
+            except BaseException:
+                os.unlink(name)
+                raise
         except OSError as exc:
-            raise ConfigError(
-                f"process: can't write to {self.folder} ({exc.strerror}); set XDG_STATE_HOME to a local folder"
-            ) from exc
+            raise creation_error(exc, self._trouble("write to", exc)) from exc
 
     def load(self, sandbox_id: str) -> Record | None:
-        """Reads a sandbox's file; None where there is none."""
+        """Reads a sandbox's file; None where there is none.
+
+        Raises:
+            ConfigError, Unavailable: The folder can't be read, which doesn't mean that there is none.
+        """
         if not _is_id(sandbox_id):
             return None
         try:
-            data: dict[str, Any] = json.loads(self._path(sandbox_id).read_text(encoding="utf-8"))
+            text = self._path(sandbox_id).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            raise reading_error(exc, self._trouble("read", exc)) from exc
+        try:
+            data: dict[str, Any] = json.loads(text)
             known = {name: Known(**data[name]) if data[name] else None for name in ("main", "holder")}
             ports = {int(port): number for port, number in data.pop("ports").items()}
             return Record(**{**data, **known}, ports=ports)
-        except (OSError, ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError):
             return None
 
     def update(self, sandbox_id: str, **changes: Any) -> Record | None:
@@ -116,11 +143,17 @@ class State:
         return record
 
     def records(self) -> Iterator[Record]:
-        """All sandboxes of this machine that still hold anything."""
+        """All sandboxes of this machine that still hold anything.
+
+        Raises:
+            ConfigError, Unavailable: See :meth:`load`.
+        """
         try:
             names = sorted(os.listdir(self._leases))
         except FileNotFoundError:
             return
+        except OSError as exc:
+            raise reading_error(exc, self._trouble("read", exc)) from exc
         for name in names:
             record = self.load(name.removesuffix(".json")) if name.endswith(".json") else None
             if record is not None:
@@ -146,9 +179,17 @@ class State:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Keeps a change of a file apart from its removal, so that no change brings a removed file back."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with locked(self.folder / "lock"):
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            stack = ExitStack()
+            stack.enter_context(locked(self._lock))
+        except OSError as exc:
+            raise reading_error(exc, self._trouble("lock", exc)) from exc
+        with stack:
             yield
+
+    def _trouble(self, doing: str, exc: OSError) -> str:
+        return f"can't {doing} {self.folder} ({exc.strerror}); set XDG_STATE_HOME to a local folder"
 
     def _path(self, sandbox_id: str) -> Path:
         return self._leases / f"{sandbox_id}.json"

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
+import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
 from agent_env_process.provider import ProcessProvider
 
+from agent_env_core.testing.checks.base import Skipped
 from agent_env_core.testing.sandbox import SandboxConformance
 
 
@@ -29,6 +33,55 @@ class Kit(SandboxConformance):
     def outside(self, config):
         """Looks into the state folder; ``no_processes_left`` looks at the processes."""
         return partial(_recorded, Path(config["state_dir"]))
+
+    @pytest.fixture
+    def faults(self, config, provider):
+        """What can go wrong with a machine. There is no service between, whose answer could be lost."""
+
+        def meanwhile(broken):
+            @contextlib.asynccontextmanager
+            async def fault():
+                with broken(Path(config["state_dir"])):
+                    yield provider
+
+            return fault
+
+        faults = {"config": meanwhile(_unusable), "busy": meanwhile(_full)}
+        # without namespaces, no process holds a sandbox that could be killed
+        return faults if self.isolation == "none" else {**faults, "evicted": meanwhile(_holders_killed)}
+
+
+@contextlib.contextmanager
+def _unusable(state):
+    """A file in the folder's place."""
+    aside = state.with_name("aside")
+    state.rename(aside)
+    state.touch()
+    try:
+        yield
+    finally:
+        state.unlink()
+        aside.rename(state)
+
+
+@contextlib.contextmanager
+def _full(state):
+    """A disk on which a sandbox's file finds room, and its folder doesn't."""
+    state.mkdir(exist_ok=True)
+    argv = ["mount", "-t", "tmpfs", "-o", "nr_inodes=5,mode=700", "none", str(state)]
+    if subprocess.run(argv, capture_output=True, check=False).returncode:
+        raise Skipped("a full disk takes the right to mount one")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(state)], check=True)
+
+
+@contextlib.contextmanager
+def _holders_killed(state):
+    for lease in state.glob("*/leases/*.json"):
+        os.kill(json.loads(lease.read_text())["holder"]["pid"], signal.SIGKILL)
+    yield
 
 
 async def _recorded(state, labels):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -22,7 +23,7 @@ from agent_env_process.provider import ProcessProvider
 from agent_env_process.state import State
 
 from agent_env_core.errors import Busy, ConfigError, Gone, ImageError, Unavailable, Unsupported
-from agent_env_core.sandbox.contract import SandboxSpec
+from agent_env_core.sandbox.contract import Image, SandboxSpec
 from agent_env_core.testing.checks.base import eventually as kit_eventually
 
 eventually = partial(kit_eventually, seconds=20, what="what the test waits for")
@@ -288,6 +289,24 @@ async def test_a_state_folder_that_cant_be_written_is_a_matter_of_configuration(
     other = ProcessProvider({**config, "state_dir": str(tmp_path / "file" / "x")})
     with pytest.raises(ConfigError, match="XDG_STATE_HOME"):
         await other.create(spec)
+    with pytest.raises(ConfigError, match="XDG_STATE_HOME"):  # a server is told before it listens
+        await other.prepare(Image(context=tmp_path))
+
+
+async def test_a_sandbox_whose_file_cant_be_read_now_is_not_gone(create, state, monkeypatch):
+    box = await create()
+    real = Path.read_text
+
+    def without_files_left(path, *args, **more):
+        if path.stem == box.id:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", without_files_left)
+        with pytest.raises(Unavailable, match="Too many open files"):
+            await box.exec(["true"])
+    assert (await box.exec(["true"])).exit_code == 0
 
 
 # -- other processes
