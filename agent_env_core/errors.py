@@ -13,6 +13,7 @@ says where it happened (:func:`episode_error`). Only ``KeyboardInterrupt`` and `
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -201,6 +202,13 @@ def describe(exc: BaseException) -> str:
     if isinstance(exc, AgentEnvError):
         return text or type(exc).__name__
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+
+
+def fix_for(exc: OSError, otherwise: str) -> str:
+    """What to do about ``exc``: where the machine has run out of something, about that; else ``otherwise``."""
+    if exc.errno in (errno.EMFILE, errno.ENFILE):
+        return "raise the limit of open files (`ulimit -n 4096`) and start again"
+    return "free some space there" if exc.errno in (errno.ENOSPC, errno.EDQUOT) else otherwise
 
 
 def episode_error(exc: BaseException, phase: Phase) -> EpisodeError:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from agent_env_core.errors import AgentEnvError
+from agent_env_core.errors import AgentEnvError, fix_for
 from agent_env_core.evaluate.record import FORMAT_VERSION, Row
 
 RUN, EPISODES, SUMMARY = "run.json", "episodes.jsonl", "summary.json"
@@ -51,7 +51,7 @@ class Results:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "a+b")  # noqa: SIM115 - closed by close()
         except OSError as exc:
-            raise ResultsError(f"results can't be written to {folder}: {exc.strerror}; choose another --out") from exc
+            raise _unwritable(folder, exc) from exc
         try:
             self._lock()
             self._begin(settings, resume)
@@ -81,11 +81,9 @@ class Results:
         """Writes a row; when this returns it is on disk."""
         line = json.dumps(row.to_json(), separators=(",", ":"), allow_nan=False) + "\n"
         try:
-            self._file.write(line.encode())
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            _append(self._file.fileno(), line.encode())
         except OSError as exc:
-            raise ResultsError(f"{self.folder / EPISODES} can't be written: {exc.strerror}") from exc
+            raise _unwritable(self.folder / EPISODES, exc) from exc
 
     def summarize(self, summary: Mapping[str, Any]) -> None:
         """Writes the summary, in one piece."""
@@ -145,8 +143,35 @@ class Results:
         self._file.truncate(end)
 
 
+def _append(descriptor: int, data: bytes) -> None:
+    """Writes to a file's end and onto the disk, all of it or nothing: a full disk leaves no half of a row."""
+    size = os.fstat(descriptor).st_size
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, size)
+        raise
+
+
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON file so that at no time there is half of one."""
+    """Writes a JSON file so that at no time there is half of one.
+
+    Raises:
+        ResultsError: It can't be written.
+    """
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as exc:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise _unwritable(path, exc) from exc
+
+
+def _unwritable(path: Path, exc: OSError) -> ResultsError:
+    fix = fix_for(exc, "choose another --out")
+    return ResultsError(f"results can't be written to {path}: {exc.strerror}; {fix}")

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from agent_env_core.errors import ConfigError, Unavailable, describe
+from agent_env_core.errors import ConfigError, Unavailable, describe, fix_for
 
 FOLDER_VARIABLE = "AGENT_ENV_RUN_DIR"
 STALE = 5.0
@@ -88,7 +88,7 @@ class Slots:
                     os.pwrite(descriptor, f"{os.getpid():<10}".encode(), 0)
                     return Slot(descriptor)
         except OSError as exc:
-            raise Unavailable(f"no place can be taken in {self.folder}: {describe(exc)}") from exc
+            raise self._unusable("no place can be taken", exc) from exc
         return None
 
     def holders(self) -> list[int]:
@@ -108,7 +108,7 @@ class Slots:
         try:
             return _remaking(self._queue, partial(Ticket, self._queue))
         except OSError as exc:
-            raise Unavailable(f"nobody can queue in {self.folder}: {describe(exc)}") from exc
+            raise self._unusable("nobody can queue", exc) from exc
 
     def wanted(self) -> bool:
         """Whether somebody on this machine waits for a place."""
@@ -116,6 +116,10 @@ class Slots:
             return self._others_first(None)
         except OSError:
             return False
+
+    def _unusable(self, what: str, exc: OSError) -> Unavailable:
+        fix = fix_for(exc, f"set {FOLDER_VARIABLE} to a local folder of yours")
+        return Unavailable(f"{what} in {self.folder}: {describe(exc)}; {fix}")
 
     def _others_first(self, ticket: Ticket | None) -> bool:
         own = ticket.path.name if ticket is not None else None

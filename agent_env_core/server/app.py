@@ -13,7 +13,7 @@ from agent_env_core import integrity
 from agent_env_core.errors import PluginError
 from agent_env_core.plugins import plugins
 from agent_env_core.sandbox.choose import check_names
-from agent_env_core.server.limits import DEFAULT_SESSIONS, session_limit, warm_limit
+from agent_env_core.server.limits import DEFAULT_SESSIONS, allow_files, session_limit, warm_limit
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -54,6 +54,7 @@ def build_app(
     Raises:
         PluginError: The installation is mixed up, the server's packages are missing, or there's no such provider.
         BundleError: The bundle can't be used; it lists every problem.
+        CapacityError: This process may not open as many files as the sessions need.
         ValueError: ``reward`` doesn't fit the tasks, or a number is none.
     """
     integrity.check()
@@ -87,6 +88,7 @@ def service_for(
     from agent_env_core.server.service import Service
 
     limit, ahead = session_limit(max_concurrent_envs), warm_limit(warm)
+    allow_files(limit)
     plugins().extend()
     if sandbox is None or isinstance(sandbox, str):
         check_names(sandbox)  # an unknown name is refused here, with the names there are

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from agent_env_core.errors import CapacityError
+
 VARIABLE = "MAX_CONCURRENT_ENVS"
 WARM_VARIABLE = "AGENT_ENV_WARM"
 
@@ -32,6 +34,32 @@ def session_limit(given: int = DEFAULT_SESSIONS) -> int:
     if limit < 1 or isinstance(given, bool):
         raise ValueError(f"{source}={value} must be a whole number of sessions, at least 1")
     return limit
+
+
+OWN_FILES, FILES_EACH = 128, 8
+"""Open files that a server has for itself, and at most for a session: while its env starts, when most are open."""
+
+
+def allow_files(sessions: int) -> None:
+    """Raises this process's limit of open files to what so many sessions need, as far as that is its to raise.
+
+    Raises:
+        CapacityError: It is not; the message says how to raise it.
+    """
+    import resource  # here: a trainer imports this module on any system
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = OWN_FILES + FILES_EACH * sessions
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        fits = (hard - OWN_FILES) // FILES_EACH
+        fewer = f", or allow {fits} sessions at most (max_concurrent_envs={fits})" if fits > 0 else ""
+        raise CapacityError(
+            f"{sessions} sessions need up to {needed} open files, and this process may have {hard}: "
+            f"say `ulimit -n {needed}` before you start it{fewer}"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def warm_limit(given: int | None = None) -> int | None:
