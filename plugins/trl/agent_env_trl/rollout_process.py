@@ -8,8 +8,9 @@ same way. So here, on both sides:
 * in the rollout process, an error that must stop training is sent to the process that trains, and not raised: the
   worker lives on, and the trainer can stop it in order (:class:`Reporter`);
 * in the process that trains, a thread waits for such errors and for the end of the rollout process (:class:`Watch`).
-  It raises what it learns in the main thread, by a signal handler, as long as that is inside the trainer; a wait for
-  a dead process is broken off the same way.
+  It raises what it learns in the thread that trains, as long as that is inside the trainer: in the main thread by a
+  signal handler, in another as an asynchronous exception. A wait for a dead process is broken off;
+* a rollout process whose trainer is gone ends: it would wait for ever for somebody to take its last rollouts.
 
 Nothing of TRL is replaced. The two sides find each other because pickling an environment class starts the watch.
 """
@@ -17,6 +18,7 @@ Nothing of TRL is replaced. The two sides find each other because pickling an en
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import multiprocessing
 import os
@@ -42,7 +44,7 @@ logger = logging.getLogger("agent_env.training.trl")
 SIGNAL = signal.SIGURG
 """Ignored by default and used by next to nobody, so that a stray one harms nothing. Other handlers are still called."""
 GIVE_UP_SECONDS = 600.0
-"""How long the main thread is asked to stop: a step of a big model is one long call into C."""
+"""How long the trainer is asked to stop: a step of a big model is one long call into C."""
 ORDERLY_SECONDS = 6.0
 """How long the trainer may go on after a rollout process ended: it may be the one that ended it, or say why itself."""
 Channel = connection.Connection
@@ -89,7 +91,15 @@ def reporter(address: str) -> Reporter | None:
         channel.send(os.getpid())
     except (OSError, EOFError, multiprocessing.AuthenticationError):
         return None  # another machine, or a process that this family didn't start: its errors are raised there
+    threading.Thread(target=_end_with_the_trainer, name="agent-env-rollouts", daemon=True).start()
     return Reporter(channel)
+
+
+def _end_with_the_trainer() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # an orderly end waits until the rollouts are read, and nobody reads them any more
 
 
 class Watch:
@@ -140,27 +150,35 @@ class Watch:
                 self._stop(AgentEnvError(_obituary(process)), process, after=ORDERLY_SECONDS)
 
     def _stop(self, reason: Exception, process: BaseProcess | None, after: float = 0.0) -> None:
-        """Raises ``reason`` in the main thread until that has left this training run, ``after`` seconds from now.
+        """Raises ``reason`` in the thread that trains until it has left this run, ``after`` seconds from now.
 
         Once may not be enough: an exception can get lost in a callback of the garbage collector. A wait for the dead
         ``process`` is broken off at once.
         """
         started = time.monotonic()
-        run = _Stack.of_main_thread().run
+        thread = _training_thread()
+        run = None if thread is None else _Stack.of_thread(thread).run
+        told = _Told(reason)
         self._reason, self._run = reason, run
-        while run is not None and (stack := _Stack.of_main_thread()).run is run:
+        while thread is not None and run is not None and (stack := _Stack.of_thread(thread)).run is run:
             past = time.monotonic() - started
-            dead = process is None or not process.is_alive()
-            if (stack.waking and dead) or (not stack.stopping and after <= past < GIVE_UP_SECONDS):
-                signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
+            waking = stack.waking is not None and (process is None or not process.is_alive())
+            due = not stack.stopping and after <= past < GIVE_UP_SECONDS
+            if thread == threading.main_thread().ident:
+                if waking or due:
+                    signal.pthread_kill(thread, SIGNAL)
+            elif stack.waking is not None and waking:
+                stack.waking.f_locals["self"]._woken_count.release()  # as the dead process would have
+            elif due:
+                told.to(thread)
             time.sleep(1.0)
         self._reason = self._run = None
         if run is None and not after:
-            logger.error("training must stop, and isn't in the main thread: %s", describe(reason))
+            logger.error("training must stop, and no thread of this process trains: %s", describe(reason))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         stack = _Stack.of(frame)
-        if self._reason is not None and stack.run is self._run and (stack.waking or not stack.stopping):
+        if self._reason is not None and stack.run is self._run and (stack.waking is not None or not stack.stopping):
             raise self._reason
         if callable(self._before):
             self._before(number, frame)
@@ -173,12 +191,12 @@ class _Stack:
     Attributes:
         run: The outermost frame of the trainer, which stands for one training run; None outside of any.
         stopping: Whether the trainer is stopping its rollout process.
-        waking: Whether it waits until a process has woken up.
+        waking: The frame that waits until a process has woken up, if there's one.
     """
 
     run: FrameType | None = None
     stopping: bool = False
-    waking: bool = False
+    waking: FrameType | None = None
 
     @classmethod
     def of(cls, frame: FrameType | None) -> _Stack:
@@ -189,15 +207,49 @@ class _Stack:
             found = cls(
                 frame if module.startswith(("trl.", "transformers.trainer")) else found.run,
                 found.stopping or (module.startswith("trl.") and function == "stop"),
-                found.waking or (module == "multiprocessing.synchronize" and function == "notify"),
+                frame if (module, function) == ("multiprocessing.synchronize", "notify") else found.waking,
             )
             frame = frame.f_back
         return found
 
     @classmethod
-    def of_main_thread(cls) -> _Stack:
-        """Of the main thread, as it is now."""
-        return cls.of(sys._current_frames().get(threading.main_thread().ident or 0))
+    def of_thread(cls, ident: int) -> _Stack:
+        """Of a thread, as it is now."""
+        return cls.of(sys._current_frames().get(ident))
+
+
+def _training_thread() -> int | None:
+    """The thread that is inside a trainer; the main thread if it is. TRL has threads of its own, which don't train."""
+    main = threading.main_thread().ident or 0
+    if _Stack.of_thread(main).run is not None:
+        return main
+    runs = {ident: _Stack.of(frame).run for ident, frame in sys._current_frames().items()}
+    return next((ident for ident, run in runs.items() if run is not None and run.f_code.co_name == "train"), None)
+
+
+class _Told:
+    """An error for a thread that isn't the main one: Python takes a class there, and makes the instance itself.
+
+    Args:
+        reason: The error; what is raised is of its kind, and says the same.
+    """
+
+    def __init__(self, reason: Exception) -> None:
+        kind = type(reason)
+        self.raised = False
+
+        def fill(error: Exception) -> None:
+            self.raised = True
+            error.__dict__.update(vars(reason))
+            error.args = reason.args
+
+        members = {"__init__": fill, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        self._kind = type(kind.__name__, (kind,), members)
+
+    def to(self, thread: int) -> None:
+        """Raises it in a thread, once, when that is next in Python."""
+        if not self.raised:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(self._kind))
 
 
 _watches: dict[int, Watch] = {}

@@ -1,6 +1,7 @@
 """TRL's asynchronous trainer as far as its ends go: a spawned process, and a ``stop`` that waits for it to wake up.
 
-Usage: ``fake_trainer.py WAY``: ``raises``, ``killed``, ``ends``, ``terminated``, ``thread``. It says how it ended.
+Usage: ``fake_trainer.py WAY``: ``raises``, ``killed``, ``ends``, ``terminated``, ``orphaned``; ``thread-`` before it
+trains in another thread. It says how it ended.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def rollouts(factory: bytes, way: str, ready: Any, stop: Any) -> None:
     """The rollout process."""
     environment = pickle.loads(factory)()
     threading.Thread(target=stop.wait, daemon=True).start()
-    if way in ("raises", "thread"):
+    if way == "raises":
         assert environment.reset(prompt=[]) is None  # such a row raises, and not here
         assert environment.reset(split="train", index=0) is None
         assert environment.get_reward() is None
@@ -48,6 +49,9 @@ class Trainer:
         self.process.start()
         try:
             self.ready.wait()
+            if self.way == "orphaned":
+                print(self.process.pid, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
             if self.way == "terminated":  # by the trainer, as a worker that doesn't listen
                 return
             deadline = time.monotonic() + self.seconds
@@ -65,9 +69,19 @@ class Trainer:
         self.process.join()
 
 
+def run(trainer: Trainer) -> None:
+    """Trains, and says what came of it."""
+    try:
+        trainer.train()
+    except Exception as exc:
+        print(f"{type(exc).__name__}: {exc}", *getattr(exc, "__notes__", []), sep="\n")
+    else:
+        print("ended")
+
+
 def main() -> None:
     """Trains once."""
-    (way,) = sys.argv[1:]
+    thread, _, way = sys.argv[1].rpartition("-")
     tool = {"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {}}}
     factory = environment_class(
         Toolset("counter", "abc", (tool,)), name="counter", hosts=[Address.of("http://host")], tool_timeout=60,
@@ -77,17 +91,12 @@ def main() -> None:
         code = vars(Trainer)[name].__code__
         setattr(Trainer, name, FunctionType(code, {**globals(), "__name__": "trl.trainer"}))
     trainer = Trainer(way, factory, 60 if way in ("raises", "killed") else 2)
-    try:
-        if way == "thread":
-            thread = threading.Thread(target=trainer.train)
-            thread.start()
-            thread.join()
-        else:
-            trainer.train()
-    except Exception as exc:
-        print(f"{type(exc).__name__}: {exc}", *getattr(exc, "__notes__", []), sep="\n")
+    if thread:
+        training = threading.Thread(target=run, args=[trainer])
+        training.start()
+        training.join()
     else:
-        print("ended")
+        run(trainer)
     time.sleep(2)  # whatever came late would come now
     print("fine")
 
