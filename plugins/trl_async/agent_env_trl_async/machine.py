@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 GPUS = "A100, A10G, L4, L40S, H100"
 """The GPUs that TRL's packed attention runs on, by compute capability below: FlashAttention 3 is built for no other."""
@@ -21,13 +23,16 @@ def problems() -> list[str]:
 def _gpu() -> list[str]:
     import torch
 
-    if not torch.cuda.is_available():
+    device = int(os.environ.get("LOCAL_RANK", "0"))
+    try:
+        capability = torch.cuda.get_device_capability(device)
+    except (AssertionError, RuntimeError):  # a PyTorch without CUDA, no driver, no GPU of that number
+        rank = f" of local rank {device}" if device else ""
         return [
-            "there is no GPU here for the trainer, and AsyncGRPO's packed attention (FlashAttention 3) runs on"
+            f"there is no GPU here for the trainer{rank}, and AsyncGRPO's packed attention (FlashAttention 3) runs on"
             f" {GPUS} alone; the trainer 'grpo' trains on any GPU, and on a processor"
         ]
-    device = int(os.environ.get("LOCAL_RANK", "0"))
-    if torch.cuda.get_device_capability(device) in CAPABILITIES:
+    if capability in CAPABILITIES:
         return []
     return [
         f"the trainer's GPU is a {torch.cuda.get_device_name(device)}, and AsyncGRPO's packed attention (FlashAttention"
@@ -38,7 +43,8 @@ def _gpu() -> list[str]:
 def _guard(frame: FrameType | None) -> list[str]:
     """The main guard: the rollout process imports the script that runs now, and must find nothing to do in it."""
     while frame is not None:
-        if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
+        names = frame.f_globals
+        if names.get("__name__") == "__main__" and frame.f_code.co_name == "<module>" and not _package(names):
             file, line = frame.f_code.co_filename, frame.f_lineno
             if Path(file).is_file() and not _guarded(Path(file), line):
                 return [
@@ -47,6 +53,11 @@ def _guard(frame: FrameType | None) -> list[str]:
                 ]
         frame = frame.f_back
     return []
+
+
+def _package(names: Mapping[str, Any]) -> bool:
+    """Whether a main module is that of a package (``python -m agent_env_core.cli``), which no process imports again."""
+    return str(getattr(names.get("__spec__"), "name", "")).endswith(".__main__")
 
 
 def _guarded(file: Path, line: int) -> bool:

@@ -1,6 +1,6 @@
 """What stands in for a GPU in TRL's ``AsyncGRPOTrainer``. These three and no more: all the rest is TRL's own.
 
-1. The name of the GPU, which the trainer asks for when it's made.
+1. The GPU's name and kind, which the trainer and our checks ask PyTorch for.
 2. The look for an installed vLLM: it's needed for weight sync by NCCL alone, and a LoRA adapter goes over HTTP.
 3. FlashAttention 3, which runs on a GPU: its packed attention, done with PyTorch's own.
 """
@@ -10,20 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 
-def before_the_trainer_is_made() -> None:
-    """Puts the first two in place."""
+def install() -> None:
+    """Puts them in place, in the process that trains, before it makes a trainer."""
     import torch
-    from trl.experimental.async_grpo import async_rollout_worker
+    from trl.experimental.async_grpo import async_rollout_worker, packing
 
     torch.cuda.get_device_name = lambda *args, **keywords: "cpu"
+    torch.cuda.get_device_capability = lambda *args, **keywords: (9, 0)
     async_rollout_worker.is_vllm_available = lambda *args, **keywords: True
-
-
-def after_the_trainer_is_made() -> None:
-    """Puts the third in place of the one that the trainer has just registered."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register("tree_fa3", packed_attention)
+    packing.tree_attention = packed_attention
 
 
 def packed_attention(

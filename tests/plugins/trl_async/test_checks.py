@@ -45,7 +45,6 @@ def env_of(sessions: int = 32) -> Any:
 @pytest.fixture
 def h100(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A GPU that will do, as PyTorch tells of one."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     return monkeypatch
 
@@ -191,9 +190,17 @@ async def test_gpus_that_can_and_can_not(
         assert "A100, A10G, L4, L40S, H100" in found[0]
 
 
-async def test_no_gpu_at_all(vllm: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "there is no GPU here" in await only(vllm)
+@pytest.mark.parametrize("error", [AssertionError("not compiled with CUDA"), RuntimeError("no NVIDIA driver")])
+async def test_no_gpu_at_all(vllm: Serve, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def missing(device: int) -> tuple[int, int]:
+        raise error
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", missing)
+    told = await only(vllm)
+    assert told.startswith("there is no GPU here for the trainer, and AsyncGRPO's packed attention (FlashAttention 3)")
+    assert "A100, A10G, L4, L40S, H100" in told
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert (await only(vllm)).startswith("there is no GPU here for the trainer of local rank 1,")
 
 
 GUARD = "import sys\nfrom agent_env_trl_async.machine import _guard\n"
@@ -216,6 +223,15 @@ def test_the_main_guard(tmp_path: Path, script: str, told: bool) -> None:
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
     assert (f"{file}:" in done.stdout) is told
     assert ("__main__" in done.stdout) is told
+
+
+def test_a_package_needs_no_guard(tmp_path: Path) -> None:
+    package = tmp_path / "tool"
+    package.mkdir()
+    (package / "__main__.py").write_text(GUARD + "print(_guard(sys._getframe()))\n", encoding="utf-8")
+    command = [sys.executable, "-m", "tool"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout == "[]\n"
 
 
 def test_no_script_no_guard() -> None:

@@ -36,7 +36,6 @@ def keywords(call: ast.Call) -> dict[str, Any]:
 async def test_the_output_is_the_adapters(
     vllm: Callable[..., Awaitable[tuple[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (10, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA B200")
     file = Settings.of(yaml.safe_load(block("async.yaml")), Path("async.yaml"))

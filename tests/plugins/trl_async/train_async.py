@@ -42,7 +42,7 @@ def trainer(url: str, dataset: Any, factory: Any, **settings: Any) -> Any:
     from peft import LoraConfig
     from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
-    stand_ins.before_the_trainer_is_made()
+    stand_ins.install()
     args = {
         "output_dir": str(Path(FOLDER, "out")), "use_cpu": True, "bf16": False, "gradient_checkpointing": False,
         "per_device_train_batch_size": 8, "num_generations": 8, "max_steps": 4, "learning_rate": 1e-3,
@@ -50,15 +50,13 @@ def trainer(url: str, dataset: Any, factory: Any, **settings: Any) -> Any:
         "vllm_server_base_url": url, "vllm_server_timeout": 240, "request_timeout": 60, "report_to": "none",
         "save_strategy": "no", "disable_tqdm": True, "token_budget": -1,
     }  # fmt: skip
-    made = AsyncGRPOTrainer(
+    return AsyncGRPOTrainer(
         model=MODEL,
         args=AsyncGRPOConfig(**{**args, **settings}),
         train_dataset=dataset,
         environment_factory=factory,
         peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"),
     )
-    stand_ins.after_the_trainer_is_made()
-    return made
 
 
 def forget_adapters(url: str) -> None:

@@ -1,0 +1,148 @@
+"""``agent-env train`` with ``async_grpo``: the command's own way, from its checks to a saved adapter."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+import yaml
+from agent_env.training.trl import AgentEnv
+from click.testing import CliRunner, Result
+
+from agent_env_core.cli.main import main
+
+pytest.importorskip("trl.experimental.async_grpo.packing", reason="TRL 1.18 moved what the stand-ins fit")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.filterwarnings("ignore")]
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+READY_SECONDS = 120.0
+ARGUMENTS = {
+    "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "per_device_train_batch_size": 8,
+    "num_generations": 8, "max_steps": 3, "save_steps": 3, "logging_steps": 1, "learning_rate": 1e-3,
+    "max_completion_length": 16, "max_tool_calling_iterations": 3, "max_inflight_tasks": 8, "max_staleness": 2,
+    "vllm_server_timeout": 240, "request_timeout": 60, "report_to": "none", "disable_tqdm": True,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(one_toolset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a model that can play the counter."""
+    folder = tmp_path_factory.mktemp("model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT))
+        patch.syspath_prepend(str(HERE))
+        import tiny
+
+        torch.set_num_threads(1)
+        with AgentEnv.local(one_toolset, split="train", sandbox="process") as env:
+            tiny.make(str(folder), env.factory, env.dataset["prompt"])
+    return folder
+
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(one_toolset: Path, model: Path, tmp_path: Path) -> Write:
+    """Writes a training file for the vLLM server at a URL; the run's output folder is ``out`` beside it."""
+
+    def written(url: str) -> Path:
+        arguments = {**ARGUMENTS, "output_dir": str(tmp_path / "out"), "vllm_server_base_url": url}
+        document = {
+            "bundle": str(one_toolset), "sandbox": "process", "split": "train", "model": str(model),
+            "trainer": "async_grpo", "arguments": arguments,
+            "peft": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM"},
+        }  # fmt: skip
+        (tmp_path / "async.yaml").write_text(yaml.safe_dump(document), "utf-8")
+        return tmp_path / "async.yaml"
+
+    return written
+
+
+@pytest.fixture
+def serving(model: Path) -> Iterator[str]:
+    """The double of vLLM as a process of its own, ready: its URL."""
+    command = [sys.executable, str(HERE / "fake_vllm.py"), str(model)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        deadline = time.monotonic() + READY_SECONDS
+        while not httpx.get(f"{url}/health", trust_env=False).is_success:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield url
+        server.stdin.close()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("no_processes_left")
+def test_it_trains_to_the_end_and_saves(write: Write, serving: str, tmp_path: Path) -> None:
+    """As a user starts it; the stand-ins get in by ``PYTHONPATH`` alone."""
+    done = subprocess.run(
+        [sys.executable, "-m", "agent_env_core.cli", "train", str(write(serving))],
+        capture_output=True, text=True, check=False, timeout=800, cwd=tmp_path,
+        env={
+            **os.environ, "PYTHONPATH": f"{HERE / 'no_gpu'}:{HERE}", "TRL_EXPERIMENTAL_SILENCE": "1",
+            "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
+        },
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-5000:]
+    out = tmp_path / "out"
+    assert (out / "adapter_model.safetensors").is_file()
+    state = json.loads((out / "checkpoint-3" / "trainer_state.json").read_text("utf-8"))
+    steps = [entry for entry in state["log_history"] if "reward" in entry]
+    assert len(steps) == 3
+    assert all(step["tools/call_frequency"] > 0 for step in steps)
+    served = httpx.get(f"{serving}/stats", trust_env=False).json()["served"]
+    assert str(served[-1]).startswith("trl-policy-v"), "the last rollouts were played by weights that training sent"
+
+
+async def dry_run(path: Path) -> Result:
+    """The command in this process, in a thread, since the double's loop is the main one's."""
+    return await asyncio.to_thread(CliRunner().invoke, main, ["train", str(path), "--dry-run"], catch_exceptions=False)
+
+
+async def test_a_dry_run_checks_all_and_plays_once(
+    vllm: Callable[..., Awaitable[tuple[str, Any]]], write: Write, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, _ = await vllm(str(model))
+    refused = await dry_run(write(url))
+    assert refused.exit_code == 1
+    (problem,) = [line for line in refused.output.splitlines() if "GPU" in line]
+    assert "there is no GPU here for the trainer" in problem
+    assert "A100, A10G, L4, L40S, H100 alone" in problem
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    played = await dry_run(write(url))
+    assert played.exit_code == 0, played.output
+    assert "counter-v1: 2 tasks of train, async_grpo on" in played.stderr
+    assert "reward    " in played.stdout
+
+
+async def test_no_gpu_is_told_before_weights_are_looked_for(
+    vllm: Callable[..., Awaitable[tuple[str, Any]]], write: Write, model: Path, tmp_path: Path
+) -> None:
+    url, _ = await vllm(str(model))
+    path = write(url)
+    weights = model / "model.safetensors"
+    weights.rename(tmp_path / "weights")
+    try:
+        refused = await asyncio.to_thread(CliRunner().invoke, main, ["train", str(path)], catch_exceptions=False)
+    finally:
+        (tmp_path / "weights").rename(weights)
+    assert refused.exit_code == 1
+    assert "there is no GPU here for the trainer" in refused.output
+    assert "1 problem" in refused.output
