@@ -83,9 +83,16 @@ def holder_pid(said: bytes) -> int | None:
     return int(found[1]) if found is not None and _READY.search(said) else None
 
 
-def enter_command(holder: Known, folder: str, argv: Sequence[str]) -> list[str]:
-    """The command that runs ``argv`` in the namespaces of ``holder``, in ``folder`` there, and ends as it does."""
-    return [*_inside(), "enter", str(holder.pid), holder.start, folder, *argv]
+def enter_command(holder: Known, folder: str, argv: Sequence[str], *, pids: int = 0) -> list[str]:
+    """The command that runs ``argv`` in the namespaces of ``holder``, in ``folder`` there, and ends as it does.
+
+    Args:
+        holder: See :func:`holder_of`.
+        folder: The working folder.
+        argv: What to run.
+        pids: How many processes and threads there may be then in the user namespace; 0 sets no limit.
+    """
+    return [*_inside(), "enter", str(holder.pid), holder.start, folder, str(pids), *argv]
 
 
 def holder_of(said: bytes) -> Known:

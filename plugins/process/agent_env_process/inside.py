@@ -1,7 +1,7 @@
 """Run as a program, never imported: opens a sandbox's namespaces, or starts a command in them.
 
 ``hold ROOT USER NET HOSTNAME [KIND SOURCE TARGET]…`` makes namespaces with these mounts and keeps them.
-``enter PID START FOLDER PROGRAM [ARGUMENT]…`` runs a program in those of process ``PID``.
+``enter PID START FOLDER PIDS PROGRAM [ARGUMENT]…`` runs a program in those of process ``PID``.
 ``tell PROGRAM [ARGUMENT]…`` becomes a program that makes namespaces by itself, and tells about them on descriptor 3.
 
 It runs with the Python of the server in isolated mode, knows the system calls it needs and imports little, since every
@@ -120,7 +120,7 @@ def close_gaps(*, cut_off: bool) -> None:
 # -- enter
 
 
-def enter(pid: str, start: str, folder: str, program: list[str]) -> None:
+def enter(pid: str, start: str, folder: str, pids: int, program: list[str]) -> None:
     """Joins the namespaces of a process, and becomes the parent of ``program`` there."""
     names = [name for name in NEW_NAMESPACES if namespace(pid, name) != namespace("self", name)]
     handles = [(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), name) for name in names]
@@ -137,10 +137,19 @@ def enter(pid: str, start: str, folder: str, program: list[str]) -> None:
         # starts ends with the sandbox.
         check(libc.prctl(1, 9, 0, 0, 0), "prctl")
         os.setsid()
+        limit_processes(pids)
         become(folder, program)
     for stream in range(3):  # they are the child's alone, so that their other ends see when it lets go
         os.dup2(NOTHING, stream)
     pass_on(os.waitpid(child, 0)[1])
+
+
+def limit_processes(count: int) -> None:
+    """The kernel counts a user's processes and threads in each user namespace by itself. No number there is 0."""
+    limits = (ctypes.c_ulong * 2)()
+    if count and libc.getrlimit(6, ctypes.byref(limits)) == 0:
+        limits[0], limits[1] = min(count, limits[0]), min(count, limits[1])
+        check(libc.setrlimit(6, ctypes.byref(limits)), "a limit of processes")
 
 
 def namespace(pid: str, name: str) -> str:
@@ -299,7 +308,7 @@ if __name__ == "__main__":
     verb, *words = sys.argv[1:]
     try:
         if verb == "enter":
-            enter(words[0], words[1], words[2], words[3:])
+            enter(words[0], words[1], words[2], int(words[3]), words[4:])
         elif verb == "tell":
             close_gaps(cut_off="--unshare-net" in words)
             os.dup2(1, 3)  # since bubblewrap closes the one that it tells the process's number on

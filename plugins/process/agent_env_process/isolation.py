@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -62,6 +63,11 @@ class Isolation:
     def private(self) -> bool:
         """Whether a sandbox has namespaces of its own."""
         return self.kind != "none"
+
+    @property
+    def counts_processes(self) -> bool:
+        """Whether the kernel counts processes in each sandbox by itself: since Linux 5.14, and root's it never does."""
+        return self.user and os.geteuid() != 0 and _linux() >= (5, 14)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -124,6 +130,10 @@ def _tried(kind: Literal["bubblewrap", "namespace"]) -> tuple[Isolation | None, 
             if not why:
                 return candidate, ""
     return None, why
+
+
+def _linux() -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2])
 
 
 def _version(kind: str) -> str:

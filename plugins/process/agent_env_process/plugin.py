@@ -9,8 +9,8 @@ Covered:
     too. Where a task asks for it, no network.
 
 Not covered:
-    The kernel is shared. With an open network so are loopback and abstract sockets. CPU, memory, processes and disk
-    are not limited.
+    The kernel is shared. With an open network so are loopback, abstract sockets and vsock. CPU, memory and disk are not
+    limited, and processes only where the kernel counts them for each sandbox (Linux 5.14, a user who isn't root).
 
 Without them
 

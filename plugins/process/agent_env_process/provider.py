@@ -138,6 +138,7 @@ class ProcessProvider:
             ports=dict(ports),
             has_main=bool(spec.command),
             private=self._isolation.private,
+            pids=self.settings.pids if self._isolation.counts_processes else 0,
         )
         view = view_of(record, self._state, image)
         workdir = spec.workdir or image.workdir

@@ -155,7 +155,9 @@ class ProcessSandbox:
 
 def view_of(record: Record, state: State, image: PreparedImage) -> View:
     """What the processes of a sandbox see."""
-    return CellView(record.holder, image) if record.private else SharedView(state.root(record.id), image)
+    if record.private:
+        return CellView(record.holder, image, record.pids)
+    return SharedView(state.root(record.id), image)
 
 
 def _cannot(code: int, why: str) -> ExecResult:

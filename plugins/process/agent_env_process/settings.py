@@ -22,6 +22,9 @@ class Settings(ProviderSettings):
     isolation: Literal["auto", "bubblewrap", "namespace", "none"] = Field(
         "auto", description="what keeps sandboxes apart; auto takes the best this machine allows"
     )
+    pids: int = Field(
+        512, ge=1, description="processes and threads in one sandbox, where the kernel counts them for each by itself"
+    )
     cache_dir: Path = Field(
         default_factory=lambda: _user_folder("XDG_CACHE_HOME", ".cache"),
         description="prepared images and Python environments",

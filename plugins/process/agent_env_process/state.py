@@ -38,6 +38,7 @@ class Record:
         main: That process, once it was started.
         private: Whether it has namespaces of its own.
         holder: The process that holds them, once they are open.
+        pids: How many processes and threads there may be in them; 0 is any number.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Record:
     main: Known | None = None
     private: bool = False
     holder: Known | None = None
+    pids: int = 0
 
 
 class State:

@@ -123,12 +123,13 @@ class CellView:
     Args:
         holder: The process that holds them; None while there are none yet.
         image: What the sandbox was made from.
+        pids: See :func:`agent_env_process.cells.enter_command`.
     """
 
     home, temporary = "/root", "/tmp"  # noqa: S108 - the sandbox's own
 
-    def __init__(self, holder: Known | None, image: PreparedImage) -> None:
-        self._holder, self._image = holder, image
+    def __init__(self, holder: Known | None, image: PreparedImage, pids: int = 0) -> None:
+        self._holder, self._image, self._pids = holder, image, pids
 
     @property
     def holder(self) -> Known:
@@ -180,7 +181,7 @@ class CellView:
             there = "/" in name and files.status(places[0]) is not None
             if not there:
                 raise CannotRun(NOT_FOUND, f"there is no program {argv[0]}")
-        return enter_command(self.holder, folder, words), Path("/")
+        return enter_command(self.holder, folder, words, pids=self._pids), Path("/")
 
     def _word(self, text: str) -> str:
         """Of the programs in ``/usr/local/bin``, the image's own stand before the machine's."""

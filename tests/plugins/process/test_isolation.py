@@ -264,6 +264,43 @@ async def test_a_sandbox_whose_namespaces_are_killed_is_gone(create, config):
 
 
 @each
+@pytest.mark.parametrize("counted", [True, False])
+async def test_processes_are_limited_where_the_kernel_counts_them(create, provider, monkeypatch, counted):
+    """That the kernel keeps to it takes a user who isn't root; see how the README says it was tested."""
+    monkeypatch.setattr(module.Isolation, "counts_processes", counted)
+    provider.settings = provider.settings.model_copy(update={"pids": 40})
+    box = await create(command=("sleep", "600"))
+    look = "cat /proc/self/limits; for each in /proc/[0-9]*; do cat $each/limits; done"
+    said = (await box.exec(shell(f"({look}) | grep -c 'processes *40 *40 '"))).stdout
+    assert (int(said) > 1) == counted, "of a command and of the main process"
+
+
+@pytest.mark.parametrize(
+    ("uid", "release", "user", "counted"),
+    [
+        (1000, "5.14.0-503.el9", True, True),
+        (1000, "6.8.0", True, True),
+        (1000, "5.4.0-1", True, False),
+        (1000, "6.8.0", False, False),
+        (0, "6.8.0", True, False),
+    ],
+)
+def test_which_kernels_count_processes(monkeypatch, uid, release, user, counted):
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"release": release}))
+    assert module.Isolation("namespace", user).counts_processes == counted
+
+
+@each
+async def test_what_was_stopped_ends_too(create, provider, no_processes_left):
+    box = await create(command=("sh", "-c", "sh -c 'kill -STOP $$' & kill -STOP $$"))
+    done = await box.exec(shell("sh -c 'kill -STOP $$' & kill -STOP $$; echo never"), timeout=1)
+    assert (done.timed_out, done.stdout) == (True, b"")
+    assert (await box.exec(["echo", "next"])).stdout == b"next\n"
+    assert await provider.kill(box.id)
+
+
+@each
 async def test_a_terminal_can_be_had(create):
     box = await create()
     if shutil.which("script") is None:
