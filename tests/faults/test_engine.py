@@ -12,7 +12,7 @@ import pytest
 from chaos.engine import OwnEngine, why_not
 from chaos.served import Ended, Gate, Server, episode, server
 
-pytestmark = [pytest.mark.docker, pytest.mark.long]
+pytestmark = [pytest.mark.docker, pytest.mark.long, pytest.mark.timeout(600)]
 
 IMAGE = "python:3.11-slim"
 PHASES = {"deploy", "setup", "tool", "verify"}

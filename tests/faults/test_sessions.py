@@ -16,6 +16,7 @@ async def test_sessions_that_misbehave_disturb_nobody() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("no_processes_left")
 async def test_256_sessions_on_the_fake_provider() -> None:
     served = await serve.run(1, 256, calls=8, kinds=("plain",))

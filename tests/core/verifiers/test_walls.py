@@ -73,6 +73,7 @@ def test_other_processes_are_closed_to_a_verifier(tmp_path: Path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_memory_stays_flat_over_1000_verifications(tmp_path: Path):
     file = tmp_path / "verify.py"
     file.write_text("async def verify(mcp_url):\n return [{'result': True, 'evidence': 'x' * 10_000}]\n")
