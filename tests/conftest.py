@@ -6,13 +6,13 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import until
 
 os.environ["AGENT_ENV_STORE"] = ""  # the map of whoever runs the tests is not theirs
 
@@ -108,16 +108,6 @@ def tutorial_bundle(tmp_path: Path) -> Path:
     return folder
 
 
-def _wait_until(true: Callable[[], object], seconds: float = 10.0) -> bool:
-    """Polls ``true`` until it holds or ``seconds`` have passed; returns whether it held."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 @pytest.fixture
 def no_processes_left() -> Iterator[None]:
     """Fails a test that leaves child processes, direct or not, that were not there before it."""
@@ -128,7 +118,9 @@ def no_processes_left() -> Iterator[None]:
         return [p for p in set(me.children(recursive=True)) - before if p.is_running() and p.status() != "zombie"]
 
     yield
-    if not _wait_until(lambda: not left()):
+    try:
+        until(lambda: not left(), seconds=20)
+    except AssertionError:
         pytest.fail(f"processes left behind: {[' '.join(p.cmdline()) for p in left()]}", pytrace=False)
 
 

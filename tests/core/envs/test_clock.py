@@ -88,10 +88,10 @@ async def test_what_a_server_sets_is_taken_over():
 def test_the_process_in_a_sandbox(tmp_path: Path):
     source = Path(clock_server.__file__).read_bytes()
     argv = [sys.executable, "-", "2026-03-01T09:00:00Z", "0"]
-    started = subprocess.run(argv, input=source, cwd=tmp_path, capture_output=True, check=True, timeout=30)
+    started = subprocess.run(argv, input=source, cwd=tmp_path, capture_output=True, check=True, timeout=60)
     base = started.stdout.decode().strip()
     try:
-        with httpx.Client(base_url=base, trust_env=False) as client:
+        with httpx.Client(base_url=base, trust_env=False, timeout=60) as client:
             told = client.get("/clock/time").json()
             assert (told["virtual_time"], told["virtual_seconds_per_real_second"]) == ("2026-03-01T09:00:00Z", 0)
             assert client.get("/clock/state").json()["armed"] is True
@@ -114,6 +114,6 @@ def _end_those_in(folder: Path) -> None:
         try:
             if process.cwd() == str(folder):
                 process.kill()
-                process.wait(5)
+                process.wait(60)
         except (psutil.AccessDenied, psutil.NoSuchProcess):
             continue

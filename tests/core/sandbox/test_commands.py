@@ -60,4 +60,4 @@ async def test_an_ending_goes_on_where_the_waiting_is_cancelled():
     with pytest.raises(asyncio.CancelledError):
         await waiting
     may_end.set()
-    await asyncio.wait_for(ended.wait(), 10)
+    await asyncio.wait_for(ended.wait(), 60)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -168,8 +169,9 @@ class TestSharing:
         async def sleep(seconds):
             slept.append(seconds)
 
+        monkeypatch.setattr("agent_env_core.sandbox.slots.time", SimpleNamespace(monotonic=lambda: 1000.0))
         limits = Limits(shared=tmp_path, per_second=0.5)
         monkeypatch.setattr("agent_env_core.sandbox.limits.asyncio.sleep", sleep)
         for _ in range(3):
             await limits.pace()
-        assert slept == pytest.approx([2.0, 4.0], abs=0.5)
+        assert slept == pytest.approx([2.0, 4.0])
