@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from agent_env_core.errors import ConfigError
+from agent_env_core.errors import ConfigError, fix_for
 from agent_env_core.sandbox.locks import held
 from agent_env_process.commands import run
 from agent_env_process.files import folder_size, remove_tree
@@ -37,7 +37,8 @@ async def build(cache: ImageCache, plan: Plan) -> PreparedImage:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as exc:
         raise ConfigError(
-            f"process: can't write to {cache.folder} ({exc.strerror}); set XDG_CACHE_HOME to a local folder"
+            f"process: can't write to {cache.folder} ({exc.strerror}); "
+            f"{fix_for(exc, 'set XDG_CACHE_HOME to a local folder')}"
         ) from exc
     async with held(cache.lock(cache.place(plan.ref)), f"the image {plan.ref}"):
         found = cache.find(plan.ref)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from agent_env_core.errors import Busy, ConfigError, SandboxError, Unavailable
+from agent_env_core.errors import Busy, ConfigError, SandboxError, Unavailable, fix_for
 
 NO_ROOM = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
 """Something of the machine's is used up; it may be free again soon."""
@@ -20,7 +20,8 @@ def creation_error(exc: OSError, what: str) -> SandboxError:
         what: What can't be done, and for another cause than room: what to do about it.
     """
     if exc.errno in NO_ROOM:
-        return Busy(f"process: this machine has no room for another sandbox: {exc}", retry_after=2.0)
+        fix = fix_for(exc, "let others end, or play fewer at once")
+        return Busy(f"process: this machine has no room for another sandbox: {exc}; {fix}", retry_after=2.0)
     return ConfigError(f"process: {what}")
 
 
