@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,17 +52,28 @@ class Side:
 
 @dataclass(frozen=True)
 class Episodes:
-    """Whole episodes at one number of sessions."""
+    """Whole episodes at one number of sessions.
+
+    Attributes:
+        sessions: How many were played side by side.
+        product: Ours.
+        floor: By hand.
+        ratios: Round by round, the product's median latency over the floor's.
+        failed: Episodes of the product that came to no score; no figure is of them.
+        server_cpu_per_episode: Seconds.
+    """
 
     sessions: int
     product: Side
     floor: Side
+    ratios: tuple[float, ...]
+    failed: int
     server_cpu_per_episode: float
 
     @property
     def ratio(self) -> float:
-        """Median latency of the product over the floor's."""
-        return self.product.first_answer.p50 / self.floor.first_answer.p50
+        """The rounds' median."""
+        return statistics.median(self.ratios)
 
     @property
     def rate_ratio(self) -> float:
@@ -71,25 +83,46 @@ class Episodes:
 
 @dataclass(frozen=True)
 class Warm:
-    """From the reset to the first tool's answer, with deployments made ahead and without, at one number of sessions."""
+    """From the reset to the first tool's answer, with deployments made ahead and without, at one number of sessions.
+
+    Attributes:
+        sessions: How many began at once.
+        ahead: With.
+        cold: Without.
+        ratios: Round by round, of the medians.
+    """
 
     sessions: int
     ahead: Times
     cold: Times
+    ratios: tuple[float, ...]
 
     @property
     def ratio(self) -> float:
-        """Of the medians."""
-        return self.ahead.p50 / self.cold.p50
+        """The rounds' median."""
+        return statistics.median(self.ratios)
 
 
 @dataclass(frozen=True)
 class Calls:
-    """Tool calls on one env: through the product, and with an MCP session of our own."""
+    """Tool calls on one env: through the product, and with an MCP session of our own.
+
+    Attributes:
+        product: Through trainer, server and MCP.
+        direct: By hand.
+        server_cpu: CPU seconds of the server for a call; one figure for each hundred of them.
+        mcp_cpu: CPU seconds of the official MCP client for a call, in its process; also by the hundred, in turn.
+    """
 
     product: Times
     direct: Times
-    server_cpu_per_call: float
+    server_cpu: Times
+    mcp_cpu: Times
+
+    @property
+    def server_cpu_beyond(self) -> float:
+        """Seconds for a call that the server needs beyond an MCP client, which it has to be: over all calls."""
+        return self.server_cpu.sum / self.server_cpu.n - self.mcp_cpu.sum / self.mcp_cpu.n
 
     @property
     def ratio(self) -> float:
@@ -138,19 +171,23 @@ class Batch:
         first: The first batch, whose resets open the sessions too.
         later: Those after it: the one in the middle, by the time until all first answers.
         waiting: As it would be if each reset waited for its deploy, and each reward for its verifier.
+        answered: Until all first answers of the later batches.
         floor_answered: How long the same number of sandboxes took by hand, started all at once, to answer.
+        ratios: Round by round, of these two.
     """
 
     size: int
     first: Held
     later: Held
     waiting: Held
-    floor_answered: float
+    answered: Times
+    floor_answered: Times
+    ratios: tuple[float, ...]
 
     @property
     def ratio(self) -> float:
-        """Time until all first answers, over the floor's."""
-        return self.later.answered / self.floor_answered
+        """The rounds' median."""
+        return statistics.median(self.ratios)
 
 
 @dataclass(frozen=True)
@@ -166,3 +203,45 @@ class Measured:
     warm: tuple[Warm, ...]
     calls: Calls
     batches: tuple[Batch, ...]
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Many sessions at once on the provider that lives in memory: what the server itself bears.
+
+    Attributes:
+        sessions: How many.
+        calls: Tool calls of all rounds.
+        ratios: Round by round, the 99th percentile of a tool call over the median.
+        problems: What went wrong, in words.
+    """
+
+    sessions: int
+    calls: Times
+    ratios: tuple[float, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def ratio(self) -> float:
+        """The rounds' median."""
+        return statistics.median(self.ratios)
+
+
+@dataclass(frozen=True)
+class Teardown:
+    """Episodes one after another where removing a sandbox takes long, and where it takes no time.
+
+    Attributes:
+        removal: Seconds that a removal takes.
+        slow: From the reset to the reward, each episode.
+        instant: The same where a removal takes no time.
+    """
+
+    removal: float
+    slow: Times
+    instant: Times
+
+    @property
+    def share(self) -> float:
+        """The share of a removal that a trainer waits for, of the medians."""
+        return (self.slow.p50 - self.instant.p50) / self.removal

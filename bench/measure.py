@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-import httpx
-
-from bench.calls import HandPlayed
-from bench.figures import Batch, Calls, Episodes, Held, Measured, Side, Times, Warm
+from bench.figures import Batch, Episodes, Held, Measured, Side, Times, Warm
 from bench.phases import phases
+from bench.product import Unscored
 
 if TYPE_CHECKING:
     from agent_env_trl.environment import Environment
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
+MADE_AHEAD = 8
+"""The most deployments that are made ahead, here: what a server keeps by default on two cores."""
 CHAIN = 2
 """Episodes that each session plays one after another in a round."""
 
@@ -36,11 +36,17 @@ class _Rounds:
     """What the rounds of one side came to."""
 
     first: list[float] = field(default_factory=list)
+    medians: list[float] = field(default_factory=list)  # of the rounds
     episodes: int = 0
+    failed: int = 0
     seconds: float = 0.0
 
     def side(self) -> Side:
         return Side(Times.of(self.first), 60 * self.episodes / self.seconds)
+
+    def over(self, other: _Rounds) -> tuple[float, ...]:
+        """Round by round, the median latency over the other side's."""
+        return tuple(ours / theirs for ours, theirs in zip(self.medians, other.medians, strict=True))
 
 
 def episodes(product: Product, floor: Floor, sessions: int, rounds: int) -> Episodes:
@@ -69,32 +75,49 @@ def episodes(product: Product, floor: Floor, sessions: int, rounds: int) -> Epis
     finally:
         product.close_sessions(environments)
         product.wait_until_quiet()
-    return Episodes(sessions, ours.side(), by_hand.side(), cpu / ours.episodes)
+    return Episodes(sessions, ours.side(), by_hand.side(), ours.over(by_hand), ours.failed, cpu / ours.episodes)
 
 
 def _round(
     into: _Rounds, players: Sequence[Callable[[], float]], settle: Callable[[], None], *, chain: int = CHAIN
 ) -> None:
-    """Each player plays its episodes in a thread of its own; the round ends when nothing is left of them."""
+    """Each player plays its episodes in a thread of its own; the round ends when nothing is left of them.
+
+    Raises:
+        Unscored: No episode of the round was scored.
+    """
     start = threading.Barrier(len(players) + 1)
 
-    def work(play: Callable[[], float]) -> list[float]:
+    def work(play: Callable[[], float]) -> list[float | None]:
         start.wait()
-        return [play() for _ in range(chain)]
+        return [_played(play) for _ in range(chain)]
 
     with ThreadPoolExecutor(len(players)) as threads:
         try:
             working = [threads.submit(work, play) for play in players]
             start.wait()
             began = time.perf_counter()
-            for done in working:
-                into.first.append(done.result()[0])
+            chains = [done.result() for done in working]
         except BaseException:
             start.abort()  # or those at the start wait for ever for those that never came
             raise
     settle()
     into.seconds += time.perf_counter() - began
     into.episodes += chain * len(players)
+    into.failed += sum(answered is None for played in chains for answered in played)
+    first = [played[0] for played in chains if played[0] is not None]
+    if not first:
+        raise Unscored("no episode of a round was scored; the log above has the reason")
+    into.first += first
+    into.medians.append(statistics.median(first))
+
+
+def _played(play: Callable[[], float]) -> float | None:
+    """Seconds until the first answer; None where the episode failed, which is counted."""
+    try:
+        return play()
+    except Unscored:
+        return None
 
 
 def warm(prepared: Prepared, cold: Product, sessions: int, rounds: int) -> Warm:
@@ -124,32 +147,7 @@ def warm(prepared: Prepared, cold: Product, sessions: int, rounds: int) -> Warm:
                     side.close_sessions(environments)
                 if side is cold:
                     cold.wait_until_quiet()
-    return Warm(sessions, Times.of(ahead.first), Times.of(none.first))
-
-
-def calls(product: Product, count: int) -> Calls:
-    """Calls one tool of one env ``count`` times through the product and as often directly, in turn."""
-    [environment] = environments = product.environments(1)
-    ours: list[float] = []
-    direct: list[float] = []
-    try:
-        product.reset(environment)
-        product.probe(environment)
-        with httpx.Client(timeout=60, trust_env=False) as client:
-            env = HandPlayed(client, product.address())
-            env.open()
-            tool, arguments = product.probed
-            env.call(tool, arguments)
-            used = product.cpu_seconds  # the server idles while it isn't asked
-            for _ in range(count):
-                ours.append(_timed(lambda: product.probe(environment)))
-                direct.append(_timed(lambda: env.call(tool, arguments)))
-            used = product.cpu_seconds - used
-            env.close()
-    finally:
-        product.close_sessions(environments)
-        product.wait_until_quiet()
-    return Calls(Times.of(ours), Times.of(direct), used / count)
+    return Warm(sessions, Times.of(ahead.first), Times.of(none.first), ahead.over(none))
 
 
 def batch(product: Product, floor: Floor, size: int, rounds: int) -> Batch:
@@ -166,9 +164,13 @@ def batch(product: Product, floor: Floor, size: int, rounds: int) -> Batch:
     environments = product.environments(size, batch=True)
     try:
         first = _held(product, environments, product.reset)
-        for _ in range(rounds):
-            by_hand.append(_all_at_once(floor, size))
-            played.append(_held(product, environments, product.reset))
+        for number in range(rounds):
+            sides = [True, False] if number % 2 else [False, True]  # neither always comes after the other
+            for is_product in sides:
+                if is_product:
+                    played.append(_held(product, environments, product.reset))
+                else:
+                    by_hand.append(_all_at_once(floor, size))
     finally:
         product.close_sessions(environments)
     environments = product.environments(size)
@@ -178,15 +180,17 @@ def batch(product: Product, floor: Floor, size: int, rounds: int) -> Batch:
         product.close_sessions(environments)
         product.wait_until_quiet()
     later = sorted(played, key=lambda held: held.answered)[(rounds - 1) // 2]
-    return Batch(size, first, later, waiting, statistics.median_low(by_hand))
+    answered = [held.answered for held in played]
+    ratios = tuple(ours / theirs for ours, theirs in zip(answered, by_hand, strict=True))
+    return Batch(size, first, later, waiting, Times.of(answered), Times.of(by_hand), ratios)
 
 
 def _held(product: Product, environments: Sequence[Environment], reset: Callable[[Environment], None]) -> Held:
     began = time.perf_counter()
-    resets = [_timed(partial(reset, environment)) for environment in environments]
-    tools = [_timed(partial(product.call, environment)) for environment in environments]
+    resets = [timed(partial(reset, environment)) for environment in environments]
+    tools = [timed(partial(product.call, environment)) for environment in environments]
     answered = time.perf_counter() - began
-    rewards = [_timed(partial(product.score, environment)) for environment in environments]
+    rewards = [timed(partial(product.score, environment)) for environment in environments]
     product.wait_until_quiet()
     return Held(Times.of(resets), Times.of(tools), answered, Times.of(rewards))
 
@@ -210,14 +214,15 @@ def imports(count: int) -> Iterator[tuple[str, Times]]:
         "import agent_env_core": ["-c", "import agent_env_core"],
         "agent-env --help": ["-m", "agent_env_core.cli", "--help"],
     }.items():
-        yield name, Times.of([_timed(partial(_python, command)) for _ in range(count)])
+        yield name, Times.of([timed(partial(_python, command)) for _ in range(count)])
 
 
 def _python(arguments: Sequence[str]) -> None:
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
-def _timed(work: Callable[[], object]) -> float:
+def timed(work: Callable[[], object]) -> float:
+    """How many seconds ``work`` takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
@@ -229,25 +234,35 @@ class Amounts:
 
     Attributes:
         sessions: Numbers of sessions side by side.
-        rounds: At each of them, by sessions.
+        rounds: At each of them, by sessions; also batches of each side, by their size.
         calls: Tool calls of each side.
         sizes: Rollouts in a batch: one kind of batch for each.
-        batches: Batches of each side.
         imports: Starts of Python of each kind.
+        crowd: Sessions at once in memory.
+        crowds: How often.
+        removals: Episodes in memory whose removal takes long.
     """
 
     sessions: tuple[int, ...]
     rounds: Callable[[int], int]
     calls: int
     sizes: tuple[int, ...]
-    batches: int
     imports: int
+    crowd: int
+    crowds: int
+    removals: int
+
+    @property
+    def few(self) -> tuple[int, ...]:
+        """The numbers of sessions that all have a deployment made ahead by default; one, where none is so small."""
+        return tuple(number for number in self.sessions if number <= MADE_AHEAD) or (1,)
 
 
 def everything(prepared: Prepared, amounts: Amounts, say: Say) -> Measured:
     """Measures one bundle on one provider."""
     from bench.floor import Floor
     from bench.product import Product
+    from bench.tool_calls import calls
 
     floor = Floor(prepared.provider, prepared.image, prepared.script)
     try:
@@ -258,9 +273,9 @@ def everything(prepared: Prepared, amounts: Amounts, say: Say) -> Measured:
                 say(f"{amounts.rounds(sessions)} rounds of {sessions} sessions, and as many by hand")
                 found.append(episodes(product, floor, sessions, amounts.rounds(sessions)))
             say("parts of an episode")
-            parts = tuple(phases(prepared, floor, n, amounts.rounds(n)) for n in amounts.sessions)
+            parts = tuple(phases(prepared, floor, n, amounts.rounds(n)) for n in amounts.few)
             ahead = []
-            for sessions in amounts.sessions:
+            for sessions in amounts.few:
                 say(f"{amounts.rounds(sessions)} rounds of {sessions} sessions that find deployments made ahead")
                 ahead.append(warm(prepared, product, sessions, amounts.rounds(sessions)))
             say(f"{amounts.calls} tool calls, and as many directly")
@@ -268,7 +283,7 @@ def everything(prepared: Prepared, amounts: Amounts, say: Say) -> Measured:
             held = []
             for size in amounts.sizes:
                 say(f"batches of {size}, one rollout after another")
-                held.append(batch(product, floor, size, amounts.batches))
+                held.append(batch(product, floor, size, amounts.rounds(size)))
             return Measured(
                 prepared.bundle.name, prepared.provider, product.start_seconds, product.tools_seconds,
                 tuple(found), parts, tuple(ahead), called, tuple(held),

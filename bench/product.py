@@ -234,10 +234,18 @@ class Product:
 
         Returns:
             Seconds from the reset to the first tool's answer.
+
+        Raises:
+            Unscored: It failed, or has no score.
         """
+        from agent_env_trl.environment import ToolFailure
+
         began = time.perf_counter()
         self.reset(environment)
-        self.call(environment)
+        try:
+            self.call(environment)
+        except ToolFailure as exc:
+            raise Unscored(f"a tool call failed: {exc}") from exc
         answered = time.perf_counter() - began
         self.score(environment)
         return answered

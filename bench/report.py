@@ -17,13 +17,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench import targets
 from bench.calls import ROOT
-from bench.figures import Measured, Times
+from bench.figures import Crowd, Measured, Teardown, Times
 from bench.phases import NAMES
 
-VERSION = 3
+VERSION = 4
 """Of the JSON's shape."""
 HISTORY = Path(__file__).parent / "history.jsonl"
+PAGE = ROOT / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- what follows is written by make bench -->", "<!-- what make bench writes ends here -->"
 BUSY = 0.25
 """Load for each core at the start, above which the figures are said to be from a shared machine."""
 
@@ -80,6 +83,8 @@ class Report:
         at: When it started, UTC.
         imports: Starts of Python.
         measured: By bundle and provider.
+        crowd: Many sessions in memory.
+        teardown: Removals that take long, in memory.
         skipped: Provider to why it can't be used here.
     """
 
@@ -89,6 +94,8 @@ class Report:
     at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     imports: dict[str, Times] = field(default_factory=dict)
     measured: list[Measured] = field(default_factory=list)
+    crowd: Crowd | None = None
+    teardown: Teardown | None = None
     skipped: dict[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -97,20 +104,45 @@ class Report:
         told |= {"machine": dict(self.machine), "options": dict(self.options), "skipped": self.skipped}
         told["imports"] = {name: dataclasses.asdict(times) for name, times in self.imports.items()}
         told["measured"] = [_with_ratios(one) for one in self.measured]
+        told |= {"crowd": _with_ratios(self.crowd), "teardown": _with_ratios(self.teardown)}
+        told["targets"] = [dict(zip(TARGET_KEYS, row.cells, strict=True)) for row in self.rows]
         return told
 
-    def record(self, path: Path = HISTORY) -> None:
-        """Adds a line to the history."""
+    @property
+    def rows(self) -> list[targets.Row]:
+        """What was set out to be reached, and what came out."""
+        return list(targets.rows(self.measured, self.crowd, self.teardown))
+
+    def record(self, path: Path = HISTORY, page: Path = PAGE) -> None:
+        """Adds a line to the history, and puts the table of targets into the documentation's page."""
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(self.as_json(), separators=(",", ":")) + "\n")
+        before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not begin or not end:
+            raise ValueError(f"{page} has no place for the figures: it needs the lines {BEGIN!r} and {END!r}")
+        page.write_text(f"{before}{BEGIN}\n\n{self.markdown()}\n{END}{after}", encoding="utf-8")
+
+    def markdown(self) -> str:
+        """The table of targets, and where it was measured."""
+        facts = self.machine
+        where = (
+            f"{facts['cores']} cores, {facts['system']}, Python {facts['python']}, Docker {facts['docker'] or 'none'}"
+        )
+        lines = [f"Measured {self.at} at commit `{self.commit or 'unknown'}` on {where}; load at the start"
+                 f" {facts['load_at_start']:.2f}.", ""]  # fmt: skip
+        lines += [_markdown_row(targets.HEADINGS), _markdown_row(["---"] * len(targets.HEADINGS))]
+        lines += [_markdown_row(row.cells) for row in self.rows]
+        return "\n".join(lines) + "\n"
 
     def show(self, console: Console) -> None:
-        """Prints the tables."""
+        """Prints the tables; what was set out to be reached comes last."""
         console.print(_machine_table(self))
         console.print(_start_table(self))
         if self.measured:
             for table in (_episodes_table, _warm_table, _phases_table, _calls_table, _batch_table):
                 console.print(table(self.measured))
+        console.print(_targets_table(self.rows))
 
 
 def _with_ratios(thing: Any) -> Any:
@@ -122,7 +154,23 @@ def _with_ratios(thing: Any) -> Any:
     return [_with_ratios(one) for one in thing] if isinstance(thing, tuple) else thing
 
 
+TARGET_KEYS = ("what", "on", "n", "p50", "p95", "p99", "figure", "target", "verdict")
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
 # -- tables
+
+
+def _targets_table(found: Sequence[targets.Row]) -> Table:
+    table = _table(
+        "What was to be reached", *targets.HEADINGS, caption="Ratios are medians over rounds that took turns."
+    )
+    for row in found:
+        table.add_row(*row.cells)
+    return table
 
 
 def _table(title: str, *columns: str, caption: str = "") -> Table:
@@ -160,7 +208,7 @@ def _episodes_table(measured: Sequence[Measured]) -> Table:
     table = _table(
         "Cold reset → first tool answer, and episodes a minute: product / floor",
         "bundle, provider", "sessions", "n", "p50 s", "p95 s", "p99 s", "ratio", "episodes/min", "ratio", "server CPU",
-        caption="The first ratio is of the medians: lower is better. The second: higher is better. CPU: per episode.",
+        caption="The first ratio is the rounds' median: lower is better. Of the second, higher is. CPU: per episode.",
     )  # fmt: skip
     for one in measured:
         for at in one.episodes:
@@ -206,14 +254,14 @@ def _phases_table(measured: Sequence[Measured]) -> Table:
 def _calls_table(measured: Sequence[Measured]) -> Table:
     table = _table(
         "One tool call: through trainer, server and MCP / directly",
-        "bundle, provider", "n", "p50 ms", "p95 ms", "p99 ms", "ratio", "added", "server CPU",
+        "bundle, provider", "n", "p50 ms", "p95 ms", "p99 ms", "ratio", "added", "server CPU", "MCP client's",
     )  # fmt: skip
     for one in measured:
         ours, direct = one.calls.product, one.calls.direct
         table.add_row(
             f"{one.bundle}, {one.provider}", str(ours.n),
             *(f"{1e3 * a:.2f} / {1e3 * b:.2f}" for a, b in zip(_ranks(ours), _ranks(direct), strict=True)),
-            f"{one.calls.ratio:.2f}", _ms(one.calls.added), _ms(one.calls.server_cpu_per_call),
+            f"{one.calls.ratio:.2f}", _ms(one.calls.added), _ms(one.calls.server_cpu.p50), _ms(one.calls.mcp_cpu.p50),
         )  # fmt: skip
     return table
 
@@ -232,10 +280,10 @@ def _batch_table(measured: Sequence[Measured]) -> Table:
             for name, row in (("first", held.first), ("later", held.later), ("one by one", held.waiting)):
                 table.add_row(
                     *what, name, f"{_ms(row.resets.sum)} ({row.resets_share:.1%})", _ms(row.resets.max),
-                    _ms(row.tools.sum), f"{row.answered:.2f} s", f"{row.answered / held.floor_answered:.2f}",
+                    _ms(row.tools.sum), f"{row.answered:.2f} s", f"{row.answered / held.floor_answered.p50:.2f}",
                     _ms(row.rewards.sum), _ms(row.rewards.max), f"{row.seconds:.2f} s",
                 )  # fmt: skip
-            table.add_row(*what, "floor, at once", "", "", "", f"{held.floor_answered:.2f} s", "1.00", "", "", "")
+            table.add_row(*what, "floor, at once", "", "", "", f"{held.floor_answered.p50:.2f} s", "1.00", "", "", "")
     return table
 
 

@@ -28,15 +28,16 @@ Handler.do_GET, Handler.do_DELETE, Handler.body = noted(Handler.do_GET), noted(H
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # it starts some ten interpreters that import it all, one after another
 def test_a_quick_run_measures_everything_and_leaves_nothing(tmp_path, no_processes_left):
     history = _history()
     command = [sys.executable, "-m", "bench", "--quick", "--provider", "process", "--bundle", "counter"]
-    command += ["--sessions", "2", "--batch", "1,2", "--calls", "10", "--json", str(tmp_path / "figures.json")]
+    command += ["--sessions", "2", "--batch", "2", "--calls", "10", "--json", str(tmp_path / "figures.json")]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert "counter, process" in ran.stdout
     told = json.loads((tmp_path / "figures.json").read_text())
-    assert told["version"] == 3
+    assert told["version"] == 4
     assert {"cores", "load_at_start", "system", "python", "docker", "packages"} == set(told["machine"])
     assert set(told["imports"]) == {"python", "import agent_env_core", "agent-env --help"}
     [measured] = told["measured"]
@@ -47,19 +48,25 @@ def test_a_quick_run_measures_everything_and_leaves_nothing(tmp_path, no_process
     for at in measured["episodes"]:
         times = at["product"]["first_answer"]
         assert 0 < times["p50"] <= times["p95"] <= times["p99"] <= times["max"] <= times["sum"]
-        assert at["ratio"] == pytest.approx(times["p50"] / at["floor"]["first_answer"]["p50"])
+        assert len(at["ratios"]) == 2
+        assert at["ratio"] == pytest.approx(sum(at["ratios"]) / 2)
+        assert at["failed"] == 0
         assert at["product"]["per_minute"] > 0
     [parts] = measured["phases"]
     assert set(parts["product"]) == set(parts["floor"]) > {"deploy", "verify", "teardown"}
     assert all(parts["product"][name] > 0 for name in parts["product"])
     assert measured["calls"]["product"]["n"] == measured["calls"]["direct"]["n"] == 10
-    assert [batch["size"] for batch in measured["batches"]] == [1, 2]
+    assert [batch["size"] for batch in measured["batches"]] == [2]
     for batch in measured["batches"]:
         for kind in ("first", "later", "waiting"):
             held = batch[kind]
             assert held["resets"]["n"] == held["tools"]["n"] == held["rewards"]["n"] == batch["size"]
             assert held["resets"]["sum"] + held["tools"]["sum"] <= held["answered"]
-        assert batch["floor_answered"] > 0
+        assert batch["answered"]["n"] == batch["floor_answered"]["n"] == len(batch["ratios"]) == 2
+    assert measured["calls"]["server_cpu"]["n"] == measured["calls"]["mcp_cpu"]["n"] == 1
+    assert told["crowd"]["calls"]["n"] == 32 * 8
+    assert told["crowd"]["problems"] == []
+    assert told["teardown"]["slow"]["n"] == told["teardown"]["instant"]["n"] == 3
     assert _history() == history
     assert list((tmp_path / "tmp").iterdir()) == []
     assert [path.name for path in (tmp_path / "state").rglob("*") if path.is_file()] == ["lock"]
@@ -208,11 +215,71 @@ def test_wrong_options_are_refused(wrong):
     assert CliRunner().invoke(main, wrong).exit_code == 2
 
 
-def test_a_record_is_a_line_of_its_own(tmp_path):
-    from bench.report import Report
+MACHINE = {"cores": 2, "load_at_start": 0.1, "system": "Linux", "python": "3.11", "docker": None, "packages": {}}
 
-    report = Report({"quick": True}, machine={"cores": 2}, commit="abc", at="2026-01-01T00:00:00+00:00")
+
+def test_a_record_is_a_line_of_its_own_and_the_pages_table(tmp_path):
+    from bench.figures import Crowd, Teardown, Times
+    from bench.report import BEGIN, END, PAGE, Report
+
+    assert PAGE.read_text().count(BEGIN) == PAGE.read_text().count(END) == 1
+    report = Report({"quick": True}, machine=MACHINE, commit="abc", at="2026-01-01T00:00:00+00:00")
+    report.crowd = Crowd(256, Times.of([0.1, 0.2]), (2.0, 11.0, 3.0), ("one failed",))
+    report.teardown = Teardown(1.0, Times.of([0.03]), Times.of([0.02]))
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     for _ in range(2):
-        report.record(tmp_path / "history.jsonl")
+        report.record(tmp_path / "history.jsonl", page)
     lines = (tmp_path / "history.jsonl").read_text().splitlines()
     assert [json.loads(line)["commit"] for line in lines] == ["abc", "abc"]
+    told = page.read_text()
+    assert told.startswith(f"before\n{BEGIN}\n")
+    assert told.endswith(f"{END}\nafter\n")
+    assert "old" not in told
+    assert told.count("Measured 2026") == 1
+    assert "| 3.0x, 1 failed | < 10x, 0 failed | not met |" in told
+    assert "| 1% of a removal waited for | none (< 5 %) | met |" in told
+
+
+def test_each_target_has_its_row(tmp_path):
+    """The table of issue and documentation: what is compared, how much it may be, and which figure decides."""
+    from bench import targets
+    from bench.figures import Batch, Calls, Episodes, Held, Measured, Side, Times, Warm
+
+    one, two = Times.of([1.0]), Times.of([2.0])
+    side, held = Side(one, 60.0), Held(Times.of([0.001] * 32), one, 4.0, one)
+    measured = Measured(
+        "gridsim", "docker", 1.0, 1.0,
+        (Episodes(1, side, side, (1.2, 1.3, 1.1), 0, 0.1), Episodes(32, side, side, (1.2,), 1, 0.1)),
+        (),
+        (Warm(1, one, two, (0.04,)),),
+        Calls(one, two, Times.of([0.002]), Times.of([0.0016])),
+        tuple(Batch(size, held, held, held, one, two, (1.4, 1.2)) for size in (8, 32)),
+    )  # fmt: skip
+    rows = list(targets.rows([measured], None, None))
+    assert [(row.target, row.figure, row.met) for row in rows if row.target] == [
+        ("≤ 1.25x, 0 failed", "1.20x, 0 failed", True),
+        ("≤ 1.3x, 0 failed", "1.20x, 1 failed", False),
+        ("< 5 %", "4.0%", True),
+        ("≤ 2x", "0.50x", True),
+        ("< +0.5 ms", "+0.40 ms", True),
+        ("≤ 1.3x", "1.30x", True),
+        ("< 1 %", "0.80%", True),
+        ("< 1 %", "0.80%", True),
+    ]
+    assert all(len(row.cells) == len(targets.HEADINGS) for row in rows)
+    assert rows[0].cells[2:6] == ("1", "1000 / 1000 ms", "1000 / 1000 ms", "1000 / 1000 ms")
+
+
+def test_an_episode_that_fails_is_counted():
+    from bench.measure import _round, _Rounds
+    from bench.product import Unscored
+
+    def fails():
+        raise Unscored("no reward")
+
+    rounds = _Rounds()
+    _round(rounds, [lambda: 2.0, fails], lambda: None)
+    assert (rounds.first, rounds.medians, rounds.failed) == ([2.0], [2.0], 2)
+    with pytest.raises(Unscored, match="no episode of a round"):
+        _round(rounds, [fails], lambda: None)
