@@ -70,7 +70,7 @@ def test_a_third_partys_plugin_serves_an_episode_by_name(
 
 
 @pytest.mark.long  # a venv of its own imports TRL; every part of it is tested in this one
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("no_processes_left")
 def test_a_third_partys_trainer_is_checked_and_run_by_name(
     acme_environment: Any, acme_bundle: Path, tiny_model: Path, tmp_path: Path
