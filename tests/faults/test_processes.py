@@ -60,24 +60,25 @@ def containers(request: pytest.FixtureRequest) -> Callable[[], set[str]]:
 
 
 @pytest.fixture
-def orphans() -> Iterator[None]:
-    """Ends what a test that fails leaves of a server whose trainer it killed."""
-    before = set(psutil.process_iter())
-    yield
-    for process in set(psutil.process_iter()) - before:
+def orphans() -> Iterator[list[psutil.Process]]:
+    """The servers whose trainers a test kills: those that a failed test leaves are ended. No others' are touched."""
+    servers: list[psutil.Process] = []
+    yield servers
+    for process in servers:
         with contextlib.suppress(psutil.Error):
-            if "agent_env_core.server" in process.cmdline():
-                process.kill()
+            process.kill()
 
 
-@pytest.mark.usefixtures("orphans")
 @pytest.mark.parametrize("sandbox", KINDS)
 @pytest.mark.parametrize("fault", ["both killed", "server stopped"])
-async def test_a_killed_trainer(sandbox: str, fault: str, containers: Callable[[], set[str]]) -> None:
+async def test_a_killed_trainer(
+    sandbox: str, fault: str, containers: Callable[[], set[str]], orphans: list[psutil.Process]
+) -> None:
     """Killed with its server, or beside a server that is stopped (SIGSTOP), which its reaper wakes: gone in 60 s."""
     with server(sandbox, through=TRAINER) as started:
         started.ready()
         trainer = Trainer(started, containers)
+        orphans.append(trainer.server)
         gate = Gate(4)
         playing = [asyncio.create_task(episode(started.url, pause=gate, patience=90)) for _ in range(4)]
         await gate.all_there()
