@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -147,6 +151,33 @@ def test_one_pool_of_threads_may_use_one_environment(env: Any) -> None:
         thread.start()
         thread.join(30)
     assert found == ['{"value": 3}', 1.0]
+
+
+async def test_tools_that_take_long_hold_up_neither_each_other_nor_the_loop(local: Any) -> None:
+    """User pain 5: as AsyncGRPO calls them, from threads of its loop's; each ends by its deadline."""
+    env = await asyncio.to_thread(local, max_concurrent_envs=8, tool_timeout=4)
+    environments = [(await asyncio.to_thread(lambda: env.factory))() for _ in range(8)]
+    loop = asyncio.get_running_loop()
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.1)
+            ticks += 1
+
+    with ThreadPoolExecutor(8) as pool:
+        for environment in environments:
+            await loop.run_in_executor(pool, partial(environment.reset, **env.dataset[0]))
+        await asyncio.gather(*(loop.run_in_executor(pool, environment._session.turn) for environment in environments))
+        ticker, started = asyncio.create_task(tick()), time.monotonic()
+        hangs = [loop.run_in_executor(pool, environment.hang) for environment in environments]
+        ends = await asyncio.gather(*hangs, return_exceptions=True)
+        took = time.monotonic() - started
+        ticker.cancel()
+    assert [str(end).startswith("hang didn't answer within 4s") for end in ends] == [True] * 8
+    assert took < 24, "one after another they take 32 s"
+    assert ticks > 5
 
 
 def test_a_batch_known_to_be_complete_is_scored_at_once(env: Any) -> None:

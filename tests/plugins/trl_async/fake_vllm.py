@@ -57,6 +57,7 @@ class FakeVllm:
         self.adapters = dict.fromkeys(adapters, "")
         self.tokenized: list[Any] = []
         self.served: list[str] = []
+        self.prompts: list[list[int]] = []
         self._model: Any = None
         self._lock = threading.Lock()
         self._running = asyncio.Event()
@@ -98,7 +99,7 @@ class FakeVllm:
         return JSONResponse({"count": self.prompt})
 
     async def _stats(self, request: Request) -> Response:
-        return JSONResponse({"served": self.served})
+        return JSONResponse({"served": self.served, "prompts": self.prompts})
 
     async def _pause(self, request: Request) -> Response:
         self._running.clear()
@@ -127,6 +128,7 @@ class FakeVllm:
             return JSONResponse({"message": "longer than the context"}, status_code=400)
         await self._running.wait()
         self.served.append(asked["model"])
+        self.prompts.append(asked["prompt"])
         ids, logprobs = await asyncio.to_thread(self._reply, asked)
         choice = {"index": 0, "text": "", "finish_reason": "stop", "token_ids": ids}
         return JSONResponse({"choices": [{**choice, "logprobs": {"token_logprobs": logprobs}}]})
