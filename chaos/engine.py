@@ -94,6 +94,13 @@ class OwnEngine:
             self._docker("rm", "--force", *names)
         self._docker("network", "prune", "--force")
         self.signal(signal.SIGTERM)
+        self._unmount()
+
+    def _unmount(self) -> None:
+        """What a daemon that is killed has mounted stays, and would keep the folder from being removed."""
+        mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for place in reversed([place for place in mounted if Path(place).is_relative_to(self._folder)]):
+            subprocess.run(["umount", "--lazy", place], check=False)
 
     def _docker(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -133,9 +133,7 @@ async def run(schedule: Schedule, inner: SandboxProvider, limits: Limits, shared
             before = process.num_fds()
             specs = {spec.task.name: spec for spec in runner.specs.values()}
             playing = [
-                asyncio.create_task(
-                    _play(plan, specs, hasty if plan.has("verify:hang") else runner, limits, aftermath)
-                )
+                asyncio.create_task(_play(plan, specs, hasty if plan.has("verify:hang") else runner, limits, aftermath))
                 for plan in schedule.plans
             ]
             if schedule.closes is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from agent_env_core.errors import Busy, ConfigError, SandboxError, Unavailable, fix_for
+from agent_env_core.errors import Busy, ConfigError, SandboxError, Unavailable
 
 NO_ROOM = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
 """Something of the machine's is used up; it may be free again soon."""
@@ -17,11 +17,10 @@ def creation_error(exc: OSError, what: str) -> SandboxError:
 
     Args:
         exc: What happened.
-        what: What can't be done, and for another cause than room: what to do about it.
+        what: What can't be done, where, and what to do about it.
     """
     if exc.errno in NO_ROOM:
-        fix = fix_for(exc, "let others end, or play fewer at once")
-        return Busy(f"process: this machine has no room for another sandbox: {exc}; {fix}", retry_after=2.0)
+        return Busy(f"process: {what}", retry_after=2.0)
     return ConfigError(f"process: {what}")
 
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 
-from agent_env_core.errors import Gone, Unavailable, Unsupported
+from agent_env_core.errors import Gone, Unavailable, Unsupported, fix_for
 from agent_env_core.sandbox.contract import Capabilities, Image, SandboxInfo, SandboxSpec, Unused, refuse_unsupported
 from agent_env_core.sandbox.leases import EXPIRES_LABEL, expires_label
 from agent_env_process.build import build
@@ -124,7 +124,8 @@ class ProcessProvider:
         except BaseException as exc:
             await asyncio.shield(self._discard(sandbox_id, ports))
             if isinstance(exc, OSError):
-                raise creation_error(exc, f"a sandbox can't be made here: {exc}") from exc
+                fix = fix_for(exc, "check the folder's rights, and this machine's memory")
+                raise creation_error(exc, f"a sandbox can't be made in {self._state.folder}: {exc}; {fix}") from exc
             raise
         return ProcessSandbox(sandbox_id, self._state, image, self._running)
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agent_env_core.errors import Unavailable
+from agent_env_core.errors import Unavailable, fix_for
 from agent_env_core.sandbox.locks import locked
 from agent_env_core.sandbox.machine import host_id
 from agent_env_process.failure import creation_error, reading_error
@@ -191,7 +191,8 @@ class State:
             yield
 
     def _trouble(self, doing: str, exc: OSError) -> str:
-        return f"can't {doing} {self.folder} ({exc.strerror}); set XDG_STATE_HOME to a local folder"
+        fix = fix_for(exc, "set XDG_STATE_HOME to a local folder")
+        return f"can't {doing} {self.folder} ({exc.strerror}); {fix}"
 
     def _path(self, sandbox_id: str) -> Path:
         return self._leases / f"{sandbox_id}.json"
