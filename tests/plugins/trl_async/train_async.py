@@ -47,7 +47,7 @@ def trainer(url: str, dataset: Any, factory: Any, **settings: Any) -> Any:
         "output_dir": str(Path(FOLDER, "out")), "use_cpu": True, "bf16": False, "gradient_checkpointing": False,
         "per_device_train_batch_size": 8, "num_generations": 8, "max_steps": 4, "learning_rate": 1e-3,
         "max_completion_length": 16, "max_tool_calling_iterations": 3, "max_inflight_tasks": 8, "max_staleness": 2,
-        "vllm_server_base_url": url, "vllm_server_timeout": 240, "request_timeout": 60, "report_to": "none",
+        "vllm_server_base_url": url, "vllm_server_timeout": 600, "request_timeout": 60, "report_to": "none",
         "save_strategy": "no", "disable_tqdm": True, "token_budget": -1,
     }  # fmt: skip
     return AsyncGRPOTrainer(
