@@ -17,6 +17,7 @@ from typing import IO, Any
 import httpx
 import psutil
 import pytest
+from waiting import until
 from websockets.sync.client import connect
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -95,7 +96,7 @@ def test_it_takes_its_episodes_down_however_it_ends(counter_bundle: Path, end: A
             assert json.loads(socket.recv())["data"]["done"] is False
             assert server.envs
             end(server)
-            assert server.process.wait(30) == 0
+            assert server.process.wait(60) == 0
 
 
 @pytest.mark.parametrize("end", WAYS[:2])
@@ -104,10 +105,9 @@ def test_it_can_be_ended_in_mid_deploy(changed_counter: Any, end: Any) -> None:
         url = server.until("ready")["url"]
         with connect(f"ws{url.removeprefix('http')}/ws", proxy=None) as socket:
             socket.send(json.dumps({"type": "reset", "data": {"split": "train", "index": 0}}))
-            while not server.envs:
-                pass
+            until(lambda: server.envs)
             end(server)
-            assert server.process.wait(30) == 0
+            assert server.process.wait(60) == 0
 
 
 def test_a_trainer_with_a_thousand_files_open_is_missed_too(counter_bundle: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_trainer_with_a_thousand_files_open_is_missed_too(counter_bundle: Path
         with child(str(counter_bundle), "--sandbox", "process", lifeline_at=1500) as server:
             server.until("ready")
             server.drop_lifeline()
-            assert server.process.wait(30) == 0
+            assert server.process.wait(60) == 0
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
@@ -126,13 +126,13 @@ def test_it_can_be_ended_before_it_is_ready(counter_bundle: Path) -> None:
     with child(str(counter_bundle), "--sandbox", "process") as server:
         server.until("progress")
         server.drop_lifeline()
-        assert server.process.wait(30) == 0
+        assert server.process.wait(60) == 0
 
 
 def test_why_it_cannot_start_is_told(tmp_path: Path, counter_bundle: Path) -> None:
     with child(str(tmp_path), "--sandbox", "process") as server:
         failed = server.until("failed")
-        assert server.process.wait(30) == 1
+        assert server.process.wait(60) == 1
     assert failed["kind"] == "BundleError"
     assert failed["problems"]
     with child(str(counter_bundle), "--sandbox", "submarine") as server:
