@@ -35,7 +35,7 @@ def train(ctx: click.Context, config: Path, assignments: tuple[str, ...], dry_ru
         tasks = len(run.env.dataset)
         say(f"{run.env.info.name}: {tasks} tasks of {run.settings.split}, {run.adapter.name} on {run.settings.model}")
         if dry_run:
-            ctx.exit(0 if by_hand.play(run.env, click.echo) is not None else 1)
+            ctx.exit(0 if not main_process() or by_hand.play(run.env, click.echo) is not None else 1)
         if run.checkpoint:
             say(f"going on from {run.checkpoint}")
         trainer = run.trainer()

@@ -19,7 +19,6 @@ from agent_env_core.cli.main import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
-ROWS = 5
 ARGUMENTS = {
     "max_steps": 3, "save_steps": 1, "logging_steps": 1, "per_device_train_batch_size": 4, "num_generations": 2,
     "max_completion_length": 8, "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": "none",
@@ -27,22 +26,6 @@ ARGUMENTS = {
 }  # fmt: skip
 
 Train = Callable[..., Result]
-
-
-@pytest.fixture(scope="module")
-def rows(counter_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The counter bundle with some copies of one task, so that the order of rows is something to look at."""
-    copy = tmp_path_factory.mktemp("bundles") / "rows-v1"
-    shutil.copytree(counter_bundle, copy)
-    task = json.loads((copy / "tasks" / "one-turn.json").read_text("utf-8"))
-    few = {"id": "few", "type": "modify_env_tool_access", "env_id": "counter", "action": "disable", "role": "*"}
-    task.insert(2, {**few, "tools": ["peek", "whoami", "write", "read", "big", "hang", "crash"]})
-    shutil.rmtree(copy / "evals")
-    shutil.rmtree(copy / "tasks")
-    (copy / "tasks").mkdir()
-    for index in range(ROWS):
-        (copy / "tasks" / f"count-{index}.json").write_text(json.dumps(task), "utf-8")
-    return copy
 
 
 @pytest.fixture
