@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,27 +53,18 @@ def model(one_toolset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-Write = Callable[[str], Path]
+def written(folder: Path, model: Path, vllm: str, *, arguments: Any = None, **tasks: Any) -> Path:
+    """A training file for the vLLM server at ``vllm``, in a folder where the run's ``out`` will be too."""
+    settings = {**ARGUMENTS, "output_dir": str(folder / "out"), "vllm_server_base_url": vllm, **(arguments or {})}
+    document = {
+        **tasks, "split": "train", "model": str(model), "trainer": "async_grpo", "arguments": settings,
+        "peft": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM"},
+    }  # fmt: skip
+    (folder / "async.yaml").write_text(yaml.safe_dump(document), "utf-8")
+    return folder / "async.yaml"
 
 
-@pytest.fixture
-def write(one_toolset: Path, model: Path, tmp_path: Path) -> Write:
-    """Writes a training file for the vLLM server at a URL; the run's output folder is ``out`` beside it."""
-
-    def written(url: str) -> Path:
-        arguments = {**ARGUMENTS, "output_dir": str(tmp_path / "out"), "vllm_server_base_url": url}
-        document = {
-            "bundle": str(one_toolset), "sandbox": "process", "split": "train", "model": str(model),
-            "trainer": "async_grpo", "arguments": arguments,
-            "peft": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM"},
-        }  # fmt: skip
-        (tmp_path / "async.yaml").write_text(yaml.safe_dump(document), "utf-8")
-        return tmp_path / "async.yaml"
-
-    return written
-
-
-@pytest.fixture
+@contextmanager
 def serving(model: Path) -> Iterator[str]:
     """The double of vLLM as a process of its own, ready: its URL."""
     command = [sys.executable, str(HERE / "fake_vllm.py"), str(model)]
@@ -87,62 +80,77 @@ def serving(model: Path) -> Iterator[str]:
         server.stdin.close()
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.usefixtures("no_processes_left")
-def test_it_trains_to_the_end_and_saves(write: Write, serving: str, tmp_path: Path) -> None:
-    """As a user starts it; the stand-ins get in by ``PYTHONPATH`` alone."""
+def train(path: Path) -> None:
+    """Trains as a user starts it; the stand-ins get in by ``PYTHONPATH`` alone."""
     done = subprocess.run(
-        [sys.executable, "-m", "agent_env_core.cli", "train", str(write(serving))],
-        capture_output=True, text=True, check=False, timeout=800, cwd=tmp_path,
+        [sys.executable, "-m", "agent_env_core.cli", "train", str(path)],
+        capture_output=True, text=True, check=False, timeout=800, cwd=path.parent,
         env={
             **os.environ, "PYTHONPATH": f"{HERE / 'no_gpu'}:{HERE}", "TRL_EXPERIMENTAL_SILENCE": "1",
             "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
         },
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5000:]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("no_processes_left")
+def test_it_trains_to_the_end_and_saves(one_toolset: Path, model: Path, tmp_path: Path) -> None:
+    with serving(model) as url:
+        train(written(tmp_path, model, url, bundle=str(one_toolset), sandbox="process"))
+        served = httpx.get(f"{url}/stats", trust_env=False).json()["served"]
     out = tmp_path / "out"
     assert (out / "adapter_model.safetensors").is_file()
     state = json.loads((out / "checkpoint-3" / "trainer_state.json").read_text("utf-8"))
     steps = [entry for entry in state["log_history"] if "reward" in entry]
     assert len(steps) == 3
     assert all(step["tools/call_frequency"] > 0 for step in steps)
-    served = httpx.get(f"{serving}/stats", trust_env=False).json()["served"]
     assert str(served[-1]).startswith("trl-policy-v"), "the last rollouts were played by weights that training sent"
 
 
-async def dry_run(path: Path) -> Result:
-    """The command in this process, in a thread, since the double's loop is the main one's."""
-    return await asyncio.to_thread(CliRunner().invoke, main, ["train", str(path), "--dry-run"], catch_exceptions=False)
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_words_that_come_with_the_reset_reach_vllm(tiny_model: Path, tmp_path: Path) -> None:
+    """User pain 4: a server of somebody else's tells a task's words at its reset alone."""
+    from transformers import AutoTokenizer
+
+    command = [sys.executable, str(ROOT / "tests" / "plugins" / "trl" / "plain_server.py")]
+    small = {"per_device_train_batch_size": 2, "num_generations": 2, "max_inflight_tasks": 2, "max_steps": 2}
+    with serving(tiny_model) as url, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as plain:
+        assert plain.stdout is not None
+        try:
+            train(written(tmp_path, tiny_model, url, arguments=small, url=plain.stdout.readline().strip()))
+        finally:
+            plain.kill()
+        asked = httpx.get(f"{url}/stats", trust_env=False).json()["prompts"]
+    tokenizer = AutoTokenizer.from_pretrained(str(tiny_model))
+    prompts = [tokenizer.decode(prompt) for prompt in asked]
+    for words in ("Find a number below 5.", "Find my number, of task 1."):
+        assert any(words in prompt for prompt in prompts)
 
 
-async def test_a_dry_run_checks_all_and_plays_once(
-    vllm: Callable[..., Awaitable[tuple[str, Any]]], write: Write, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, _ = await vllm(str(model))
-    refused = await dry_run(write(url))
+async def test_no_gpu_is_told_before_weights_are_read_and_a_dry_run_needs_none(
+    vllm: Callable[..., Awaitable[tuple[str, Any]]], one_toolset: Path, tiny_model: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """In this process, and in a thread of it, since its own loop serves the double; the model's weights are gone."""
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model, ignore=shutil.ignore_patterns("*.safetensors"))
+    url, _ = await vllm(model=str(model))
+    path = written(tmp_path, model, url, bundle=str(one_toolset), sandbox="process")
+
+    async def train_here(*options: str) -> Result:
+        arguments = ["train", str(path), *options]
+        return await asyncio.to_thread(CliRunner().invoke, main, arguments, catch_exceptions=False)
+
+    refused = await train_here()
     assert refused.exit_code == 1
-    (problem,) = [line for line in refused.output.splitlines() if "GPU" in line]
-    assert "there is no GPU here for the trainer" in problem
+    (problem,) = [line for line in refused.output.splitlines() if "arguments: " in line]
+    assert "there is no GPU here for the trainer, and AsyncGRPO's packed attention " in problem
     assert "A100, A10G, L4, L40S, H100 alone" in problem
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    played = await dry_run(write(url))
+    played = await train_here("--dry-run")
     assert played.exit_code == 0, played.output
     assert "counter-v1: 2 tasks of train, async_grpo on" in played.stderr
     assert "reward    " in played.stdout
-
-
-async def test_no_gpu_is_told_before_weights_are_looked_for(
-    vllm: Callable[..., Awaitable[tuple[str, Any]]], write: Write, model: Path, tmp_path: Path
-) -> None:
-    url, _ = await vllm(str(model))
-    path = write(url)
-    weights = model / "model.safetensors"
-    weights.rename(tmp_path / "weights")
-    try:
-        refused = await asyncio.to_thread(CliRunner().invoke, main, ["train", str(path)], catch_exceptions=False)
-    finally:
-        (tmp_path / "weights").rename(weights)
-    assert refused.exit_code == 1
-    assert "there is no GPU here for the trainer" in refused.output
-    assert "1 problem" in refused.output
