@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from agent_env_core.errors import ConfigError
+from agent_env_docker import prereqs
 
 BUILDKIT, CLASSIC = "buildkit", "classic"
 _LAST_BUILT_IN = 22
@@ -54,7 +55,8 @@ def _buildkit() -> Builder | None:
         return None
     if plugin := _said(program, "buildx", "version"):
         # The builder that works on the engine's own images: others wouldn't find those that are only there.
-        context = "default" if os.environ.get("DOCKER_HOST") else os.environ.get("DOCKER_CONTEXT") or "default"
+        named = os.environ.get("DOCKER_HOST") or prereqs.engine_tunnel()
+        context = "default" if named else os.environ.get("DOCKER_CONTEXT") or "default"
         command = (program, "buildx", "build", "--builder", context, "--load")
         return Builder(f"BuildKit ({' '.join(plugin.split()[:2])})", command)
     version = _said(program, "version", "--format", "{{.Client.Version}}")

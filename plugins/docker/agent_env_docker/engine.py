@@ -13,8 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent_env_core.errors import ConfigError, NotSetUp, describe
+from agent_env_core.errors import ConfigError, NotSetUp, Unavailable, describe
 from agent_env_docker import prereqs
+from agent_env_docker.tunnel import Tunnel
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -36,6 +37,7 @@ class Engine:
     def __init__(self, timeout: int) -> None:
         self._timeout = timeout
         self._client: APIClient | None = None
+        self._tunnel: Tunnel | None = None
         self._lock = threading.Lock()
         self._calls = ThreadPoolExecutor(CALLS, thread_name_prefix="agent-env-docker")
 
@@ -44,10 +46,17 @@ class Engine:
 
         Raises:
             ConfigError: No engine answers; the message says why, and what to do.
+            Unavailable: The way to it has broken, and can't be put up again.
         """
         with self._lock:
             if self._client is None:
                 self._client = self.connect(CALLS)
+                self._tunnel = prereqs.engine_tunnel()
+            elif self._tunnel is not None:
+                try:
+                    self._tunnel.engine()  # puts up again what has broken
+                except OSError as exc:
+                    raise Unavailable(f"docker: {prereqs.explain(exc)}") from exc
             return self._client
 
     def connect(self, connections: int) -> APIClient:

@@ -7,6 +7,10 @@ under a shell that first waits for one line on its stdin, then says its process 
   before this side listens (the SDK drops what arrives along with the response's headers).
 * The process number is the session's, and the environment holds a token: by these two, a second exec finds the
   command's whole tree and kills it.
+
+What the command reads is a file, which is gone before it runs. The connection wouldn't do: by TLS it can't be closed by
+half, which is how an input ends, nor be used by two threads at once; and Podman drops the output of a command that
+leaves its input unread.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from agent_env_core.errors import Gone, SandboxError, Unavailable, describe
 from agent_env_core.sandbox.commands import KILL_TREE, TOKEN_VARIABLE, Kept, finish
 from agent_env_core.sandbox.contract import ExecResult
+from agent_env_docker import files
 from agent_env_docker.engine import Engine
 from agent_env_docker.failure import alive, inside, short
 
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agent_env_docker")
 
-_START = 'read -r go || exit 125; echo $$ >&2; exec "$@"'
+_START = 'read -r go || exit 125; exec 3<"$1"; rm -f "$2" 2>&-; shift 2; echo $$ >&2; exec "$@" <&3 3<&-'
 
 # What the engine says where the *command* is at fault: then its words are the command's result.
 _COMMAND_FAULTS = (
@@ -138,7 +143,7 @@ class Command:
     def run(self, client: APIClient) -> ExecResult:
         """Starts it and follows it to its end."""
         with inside(client, self._sandbox_id, "running a command"):
-            shell = ["sh", "-c", _START, "sh", *self._argv]
+            shell = ["sh", "-c", _START, "sh", *self._input(client), *self._argv]
             made = client.exec_create(self._sandbox_id, shell, stdin=True, environment=self._env, workdir=self._cwd)
             exec_id = str(made["Id"])
             stream = client.exec_start(exec_id, socket=True)
@@ -151,6 +156,14 @@ class Command:
                     stream.close()
             return self._result(client, exec_id)
 
+    def _input(self, client: APIClient) -> tuple[str, str]:
+        """The file in the sandbox that it reads, and the one to remove first."""
+        if not self._stdin:
+            return "/dev/null", ""
+        path = f"/tmp/.agent-env-{self._token}"  # noqa: S108 -- in a sandbox, which is of one tenant
+        files.write(client, self._sandbox_id, path, self._stdin)
+        return path, path
+
     def _follow(self, exec_id: str, stream: Any) -> None:
         connection: socket.socket = getattr(stream, "_sock", stream)
         connection.settimeout(None)  # a command may be silent for as long as it likes
@@ -160,19 +173,11 @@ class Command:
             self._exec_id, self._socket = exec_id, connection
             with contextlib.suppress(OSError):  # it failed to start: what the engine sent says why
                 connection.sendall(b"\n")
-        feeding = threading.Thread(target=self._feed, args=(connection,), name="agent-env-docker-stdin", daemon=True)
-        feeding.start()
         try:
             self._listen(connection)
         finally:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-            feeding.join()
-
-    def _feed(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # it may end, or close its stdin, without reading to the end
-            connection.sendall(self._stdin)
-            connection.shutdown(socket.SHUT_WR)
 
     def _listen(self, connection: socket.socket) -> None:
         """Takes the frames of the output apart: one byte says which, four how long, big-endian."""

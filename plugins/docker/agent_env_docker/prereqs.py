@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import threading
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from agent_env_docker import tunnel
+from agent_env_docker.tunnel import Tunnel
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -105,6 +109,12 @@ def engine_machine() -> str | None:
     return None if name in (None, "localhost", "127.0.0.1", "::1") else name
 
 
+def engine_tunnel() -> Tunnel | None:
+    """What leads to an engine that is named by ssh; None for any other."""
+    host = engine_host()
+    return tunnel.of(host) if host.startswith("ssh://") else None
+
+
 def connect(*, timeout: int, connections: int) -> APIClient:
     """A client of the engine, of the newest API version both sides know; it has answered once when this returns.
 
@@ -115,19 +125,31 @@ def connect(*, timeout: int, connections: int) -> APIClient:
     Raises:
         Exception: Whatever the SDK raises; :func:`explain` says what it means.
     """
-    from docker import APIClient
-
     where = engine()
+    if (through := engine_tunnel()) is not None:
+        where = {"base_url": through.engine(timeout)}
     _knock(where.get("base_url") or DEFAULT_HOST, timeout)
-    client = APIClient(version="auto", timeout=timeout, max_pool_size=connections, **where)
+    client = _client_class()(version="auto", timeout=timeout, max_pool_size=connections, **where)
     _share_pool(client)
     return client
+
+
+def _client_class() -> type[APIClient]:
+    from docker import APIClient
+
+    class Client(APIClient):
+        def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
+            """The engine's own authority counts, which ``requests`` passes over where REQUESTS_CA_BUNDLE is set."""
+            verify = self.verify if verify is None else verify
+            return super().merge_environment_settings(url, proxies, stream, verify, cert)
+
+    return Client
 
 
 def _share_pool(client: APIClient) -> None:
     """Gives all requests of a client one connection pool.
 
-    The SDK's own transports (socket file, ssh) key their pools by the whole URL and keep only so many; with more calls
+    The SDK's own transport (socket file) keys its pools by the whole URL and keeps only so many; with more calls
     than that under way in threads it closes a pool that another thread is using ("Pool is closed").
     """
     from docker.transport.basehttpadapter import BaseHTTPAdapter
@@ -152,11 +174,20 @@ def explain(exc: BaseException) -> Diagnosis:
     host = engine_host()
     text = " ".join(str(exc).split())
     lowered = text.lower()
+    if isinstance(exc, tunnel.TunnelError):
+        return _no(host, f"{host} can't be reached: {text}", f"let `ssh` in there without a question, {OTHERWISE}")
     if isinstance(exc, PermissionError):
         return _no(
             host,
             f"the Docker engine at {host} may not be used by this user",
             f"join its group (`sudo usermod -aG docker $USER`, then log in again), {OTHERWISE}",
+        )
+    if "certificate" in lowered or "https server" in lowered:
+        why = re.search(r"certificate verify failed: [^('\"]+", text)
+        return _no(
+            host,
+            f"the Docker engine at {host} can't be used: {why[0].strip() if why else text}",
+            "set DOCKER_TLS_VERIFY=1, and DOCKER_CERT_PATH to the folder of its ca.pem and your cert.pem and key.pem",
         )
     if "timed out" in lowered or "timeout" in lowered:
         return _silent(host, None)
@@ -164,8 +195,6 @@ def explain(exc: BaseException) -> Diagnosis:
         return _no(host, f"no Docker engine is here: the socket {host} does not exist", _start())
     if isinstance(exc, ConnectionRefusedError) or "connection refused" in lowered:
         return _no(host, f"no Docker engine answers at {host}: the connection was refused", _start())
-    if isinstance(exc, ImportError) or "paramiko" in lowered:
-        return _no(host, f"{host} needs a package that isn't installed ({text})", "pip install 'docker[ssh]'")
     return _no(host, f"the Docker engine at {host} can't be used: {text}", f"check DOCKER_HOST, {OTHERWISE}")
 
 

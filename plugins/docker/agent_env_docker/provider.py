@@ -6,7 +6,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from agent_env_core.sandbox.contract import (
     refuse_unsupported,
 )
 from agent_env_core.sandbox.leases import EXPIRES_LABEL, PROVIDER_LABEL, expires_label
-from agent_env_docker import execs, files, images, network, prereqs
+from agent_env_docker import execs, files, images, network, prereqs, tunnel
 from agent_env_docker.engine import Engine
 from agent_env_docker.failure import alive, inside, is_id, last_words, short, translated, words
 from agent_env_docker.settings import Settings
@@ -77,6 +77,15 @@ class DockerProvider:
     def _machine(self) -> str | None:
         return prereqs.engine_machine()
 
+    @property
+    def _on_loopback(self) -> bool:
+        return self.settings.publish.startswith("127.")
+
+    @cached_property
+    def _tunnel(self) -> tunnel.Tunnel | None:
+        """What leads to ports on the loopback of the engine's machine; None where they are reached without."""
+        return prereqs.engine_tunnel() if self._on_loopback and not self.settings.host else None
+
     async def prepare(self, image: Image) -> str:
         """See :meth:`agent_env_core.sandbox.contract.SandboxProvider.prepare`."""
         if image.context is not None:
@@ -109,10 +118,11 @@ class DockerProvider:
     def _refuse(self, spec: SandboxSpec) -> None:
         if spec.ports and spec.network == "none":
             raise Unsupported(f"docker: ports={spec.ports} can't be reached with network='none'; leave one of them out")
-        if spec.ports and self._machine is not None and self.settings.publish.startswith("127."):
+        if spec.ports and self._machine is not None and self._on_loopback and self._tunnel is None:
             raise Unsupported(
                 f"docker: the engine is on {self._machine}, where ports are opened on {self.settings.publish} only; "
-                f"set publish to an address of {self._machine} that this machine reaches, and keep others away from it"
+                f"reach it by ssh (DOCKER_HOST=ssh://{self._machine}), which forwards them, or set publish to an "
+                f"address of {self._machine} that this machine reaches, and keep others away from it"
             )
 
     def _start(self, client: APIClient, spec: SandboxSpec) -> str:
@@ -213,23 +223,34 @@ class DockerProvider:
 
     async def kill(self, id: str) -> bool:
         """See :meth:`agent_env_core.sandbox.contract.SandboxProvider.kill`."""
-        return await self._engine.call(lambda client: _remove(client, id))
+
+        def remove(client: APIClient) -> bool:
+            removed = _remove(client, id)
+            for port in () if removed is None else _host_ports(removed):
+                if self._tunnel is not None:
+                    self._tunnel.release(port)
+            return removed is not None
+
+        return await self._engine.call(remove)
 
     async def aclose(self) -> None:
         """Lets go of the connections."""
         await self._engine.aclose()
 
     def _handle(self, sandbox_id: str) -> DockerSandbox:
-        return DockerSandbox(sandbox_id, self._engine, self.settings, self._machine)
+        return DockerSandbox(sandbox_id, self._engine, self.settings, self._machine, self._tunnel)
 
 
 class DockerSandbox:
     """One container. Made by :class:`DockerProvider`."""
 
-    def __init__(self, sandbox_id: str, engine: Engine, settings: Settings, machine: str | None) -> None:
+    def __init__(
+        self, sandbox_id: str, engine: Engine, settings: Settings, machine: str | None, through: tunnel.Tunnel | None
+    ) -> None:
         self._id = sandbox_id
         self._engine = engine
         self._settings = settings
+        self._tunnel = through
         self._host = settings.host or machine or settings.publish.replace("0.0.0.0", "127.0.0.1")
 
     @property
@@ -262,8 +283,15 @@ class DockerSandbox:
 
     async def endpoint(self, port: int) -> Endpoint:
         """See :meth:`agent_env_core.sandbox.contract.Sandbox.endpoint`."""
-        published = await self._engine.call(lambda client: _published(client, self._id, port))
-        return Endpoint(f"http://{self._host}:{published}")
+
+        def look(client: APIClient) -> Endpoint:
+            published = _published(client, self._id, port)
+            if self._tunnel is None:
+                return Endpoint(f"http://{self._host}:{published}")
+            with translated(f"forwarding port {port} of the sandbox {short(self._id)}"):
+                return Endpoint(f"http://127.0.0.1:{self._tunnel.port(published)}")
+
+        return await self._engine.call(look)
 
     async def extend(self, ttl: float) -> None:
         """See :meth:`agent_env_core.sandbox.contract.Sandbox.extend`.
@@ -328,32 +356,43 @@ def _discard(client: APIClient, sandbox_id: str) -> None:
         logger.warning("the container %s could not be removed: %s", short(sandbox_id), describe(exc))
 
 
-def _remove(client: APIClient, sandbox_id: str) -> bool:
-    """Removes a sandbox with its anonymous volumes; False where there is none, or where another call has removed it."""
+def _host_ports(info: dict[str, Any]) -> Iterator[int]:
+    """The ports of the engine's machine that lead into a container."""
+    for bindings in (info["NetworkSettings"].get("Ports") or {}).values():
+        yield from (int(binding["HostPort"]) for binding in bindings or () if binding.get("HostPort"))
+
+
+def _remove(client: APIClient, sandbox_id: str) -> dict[str, Any] | None:
+    """Removes a sandbox with its anonymous volumes, and returns what was known of it.
+
+    None where there is none, or where another call has removed it.
+    """
     from docker.errors import APIError, NotFound
 
     if not is_id(sandbox_id):
-        return False
+        return None
     deadline = time.monotonic() + _PATIENCE
     pause = 0.01
     with translated(f"removing the sandbox {short(sandbox_id)}"):
         while True:
             try:
-                info = client.inspect_container(sandbox_id)
+                info: dict[str, Any] = client.inspect_container(sandbox_id)
                 if PROVIDER_LABEL not in (info["Config"].get("Labels") or {}):
-                    return False  # somebody else's container
+                    return None  # somebody else's container
                 client.remove_container(sandbox_id, v=True, force=True)
             except NotFound:
-                return False
+                return None
             except APIError as exc:
-                if "already in progress" not in str(exc.explanation):
+                if "no such container" in words(exc):  # so says Podman, of one that has gone since it was looked up
+                    return None
+                if "already in progress" not in words(exc):
                     raise
                 if time.monotonic() > deadline:
                     raise Unavailable(
                         f"docker: the sandbox {short(sandbox_id)} is being removed by another call, which does not end"
                     ) from exc
             else:
-                return True
+                return info
             # By another call, which may fail and leave it to this one.
             time.sleep(pause)
             pause = min(0.2, pause * 2)

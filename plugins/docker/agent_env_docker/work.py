@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING, Any
 
 from agent_env_core.errors import ImageError, SandboxError, describe
+from agent_env_docker import prereqs
 from agent_env_docker.builders import Builder
 from agent_env_docker.context import REPOSITORY, Context
 from agent_env_docker.engine import Engine
@@ -161,10 +162,13 @@ class Build(Work):
 
     def _by_command(self, tar: IO[bytes], tag: str) -> str | None:
         command = [*self._builder.command, "--progress=plain", "--label", f"{IMAGE_LABEL}=1", "--tag", tag]
+        environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
+        if (through := prereqs.engine_tunnel()) is not None:
+            environment["DOCKER_HOST"] = through.engine()
         with self._lock:
             self._process = subprocess.Popen(
                 [*command, "--file", self._context.dockerfile, "-"],
-                stdin=tar, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "DOCKER_BUILDKIT": "1"},
+                stdin=tar, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
             )  # fmt: skip
         with self._process as process:
             assert process.stdout is not None

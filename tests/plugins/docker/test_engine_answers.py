@@ -76,7 +76,14 @@ def _in_progress():
 
 def test_a_removal_that_another_call_gave_up_is_taken_over():
     engine = Engine([_in_progress(), _in_progress(), None])
-    assert provider._remove(engine, ID) is True
+    assert provider._remove(engine, ID) is not None
+
+
+def test_a_sandbox_that_podman_lost_in_between_is_gone():
+    from docker.errors import APIError
+
+    engine = Engine([APIError("500", explanation=f"no container with ID {ID} found in database: no such container")])
+    assert provider._remove(engine, ID) is None
 
 
 def test_a_removal_by_another_call_that_never_ends_is_said(monkeypatch):

@@ -263,6 +263,33 @@ def test_the_engines_machine_is_read_from_docker_host(monkeypatch, host, machine
     assert DockerProvider().capabilities.remote is (machine is not None)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SSLError(1, '[SSL: X] certificate verify failed: self-signed certificate (_ssl.c:1006)')",
+        "Path to a certificate and key files must be provided through the client_cert param.",
+        '400 Client Error: Bad Request ("Client sent an HTTP request to an HTTPS server.")',
+    ],
+)
+def test_what_is_wrong_with_certificates_names_the_variables(text):
+    found = prereqs.explain(RuntimeError(text))
+    assert "DOCKER_TLS_VERIFY=1, and DOCKER_CERT_PATH" in found.fix
+    assert "_ssl.c" not in found.reason
+
+
+def test_ssh_that_asks_or_fails_is_said_in_one_line(tmp_path: Path, monkeypatch):
+    program = tmp_path / "ssh"
+    program.write_text("#!/bin/sh\necho 'me@build-box: Permission denied (publickey).' >&2\nexit 255\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("DOCKER_HOST", "ssh://me@build-box")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = prereqs.diagnose(30)
+    assert found.reason == "ssh://me@build-box can't be reached: me@build-box: Permission denied (publickey)."
+    assert "without a question" in found.fix
+    monkeypatch.setenv("PATH", "/none")
+    assert "apt install openssh-client" in prereqs.diagnose(30).reason
+
+
 async def test_ports_of_a_remote_engine_are_refused_before_anything_is_created(monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "tcp://build-box:2376")
     with pytest.raises(Unsupported, match="set publish"):

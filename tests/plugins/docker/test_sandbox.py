@@ -108,9 +108,14 @@ async def test_a_port_leads_to_the_main_process(make, provider):
         await sandbox.endpoint(9)
 
 
-async def test_no_network(make):
+async def test_no_network(make, engine):
     sandbox = await make(network="none")
     assert (await sandbox.exec(["sh", "-c", "grep -c : /proc/net/dev"])).stdout == b"1\n"  # the loopback
+    reach = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)"
+    gateway = engine.api.inspect_network("bridge")["IPAM"]["Config"][0].get("Gateway") or "172.17.0.1"
+    for place in ("169.254.169.254", gateway):  # a cloud's metadata, and the host
+        refused = await sandbox.exec([*python(reach), place, "80"])
+        assert (refused.exit_code, b"Network is unreachable" in refused.stderr) == (1, True), (place, refused)
     with pytest.raises(Unsupported, match="network='none'"):
         await make(network="none", ports=(8000,))
 
