@@ -21,6 +21,7 @@ class Served:
 
     def __init__(self, server: Any, task: asyncio.Task[None], url: str) -> None:
         self._server, self._task, self.url = server, task, url
+        self._closing: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, app: Any) -> Served:
@@ -36,11 +37,26 @@ class Served:
 
         listening = socket.create_server(("127.0.0.1", 0))  # it stays open: the server takes it over
         server = Quiet(uvicorn.Config(app, log_config=None, log_level="warning", timeout_graceful_shutdown=1))
+
+        def let_go(_: object) -> None:
+            for each in getattr(server, "servers", ()):  # none before its startup
+                each.close()
+            listening.close()
+
         task = asyncio.create_task(server.serve([listening]))
+        task.add_done_callback(let_go)  # a server that is cancelled closes nothing by itself
         return cls(server, task, f"http://127.0.0.1:{listening.getsockname()[1]}")
 
     async def close(self) -> None:
-        """Cuts every connection, as the end of a process does, and stops what was under way. Idempotent."""
+        """Cuts every connection, as the end of a process does, and stops what was under way.
+
+        Idempotent, and goes on behind where a caller is cancelled.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         self._server.should_exit = True
         self._server.force_exit = True
         state = self._server.server_state
