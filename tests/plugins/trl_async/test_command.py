@@ -73,7 +73,7 @@ def serving(model: Path) -> Iterator[str]:
         assert server.stdout is not None
         url = server.stdout.readline().strip()
         deadline = time.monotonic() + READY_SECONDS
-        while not httpx.get(f"{url}/health", trust_env=False).is_success:
+        while not httpx.get(f"{url}/health", trust_env=False, timeout=READY_SECONDS).is_success:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         yield url
