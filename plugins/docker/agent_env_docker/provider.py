@@ -6,7 +6,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from agent_env_core.sandbox.contract import (
     refuse_unsupported,
 )
 from agent_env_core.sandbox.leases import EXPIRES_LABEL, PROVIDER_LABEL, expires_label
-from agent_env_docker import execs, files, images, network, prereqs, tunnel
+from agent_env_docker import execs, files, images, limits, network, prereqs, tunnel
 from agent_env_docker.engine import Engine
 from agent_env_docker.failure import alive, inside, is_id, last_words, short, translated, words
 from agent_env_docker.settings import Settings
@@ -53,6 +53,7 @@ class DockerProvider:
         self.settings = settings or Settings()
         self._engine = Engine(self.settings.engine_timeout)
         self._shared_network: str | None = _UNKNOWN
+        self._unkept: Collection[str] | None = None  # limits; None until the engine was asked
         self._stays_alive: set[str] = set()  # images in which the keep-alive command was seen to work
 
     @property
@@ -121,8 +122,7 @@ class DockerProvider:
         if spec.ports and self._machine is not None and self._on_loopback and self._tunnel is None:
             raise Unsupported(
                 f"docker: the engine is on {self._machine}, where ports are opened on {self.settings.publish} only; "
-                f"reach it by ssh (DOCKER_HOST=ssh://{self._machine}), which forwards them, or set publish to an "
-                f"address of {self._machine} that this machine reaches, and keep others away from it"
+                f"set DOCKER_HOST=ssh://{self._machine}, which forwards them, or publish, to an address that you reach"
             )
 
     def _start(self, client: APIClient, spec: SandboxSpec) -> str:
@@ -140,6 +140,9 @@ class DockerProvider:
             return sandbox_id
 
     def _create_and_start(self, client: APIClient, name: str, spec: SandboxSpec) -> str:
+        if self._unkept is None:
+            self._unkept = limits.unkept(client)
+        limits.refuse(self._unkept, spec)
         for last in (False, True):
             shared = "none" if spec.network == "none" else self._network(client)
             created = client.create_container(spec.image, name=name, **self._config(client, spec, shared))
@@ -226,9 +229,8 @@ class DockerProvider:
 
         def remove(client: APIClient) -> bool:
             removed = _remove(client, id)
-            for port in () if removed is None else _host_ports(removed):
-                if self._tunnel is not None:
-                    self._tunnel.release(port)
+            if removed is not None and self._tunnel is not None:
+                self._tunnel.release(*_host_ports(removed))
             return removed is not None
 
         return await self._engine.call(remove)

@@ -76,12 +76,13 @@ class Tunnel:
                 self._ports[remote] = self._forward(remote)
             return self._ports[remote]
 
-    def release(self, remote: int) -> None:
+    def release(self, *remotes: int) -> None:
         """Closes what :meth:`port` has opened."""
         with self._lock:
-            local = self._ports.pop(remote, None)
-            if local is not None and self._stands():
-                self._tell("cancel", local, remote)
+            for remote in remotes:
+                local = self._ports.pop(remote, None)
+                if local is not None and self._stands():
+                    self._tell("cancel", local, remote)
 
     def close(self) -> None:
         """Ends the connection."""

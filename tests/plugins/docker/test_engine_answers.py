@@ -9,9 +9,10 @@ import tarfile
 
 import pytest
 import requests
-from agent_env_docker import files, provider
+from agent_env_docker import files, limits, provider
 
-from agent_env_core.errors import Unavailable
+from agent_env_core.errors import Unavailable, Unsupported
+from agent_env_core.sandbox.contract import SandboxSpec
 from agent_env_core.sandbox.leases import PROVIDER_LABEL
 
 ID = "0123456789ab"
@@ -110,3 +111,22 @@ def test_what_podman_cannot_name_is_refused():
     assert files.read(Engine(content=("/srv/*", b"1")), ID, "/srv/*") == b"1"
     with pytest.raises(PermissionError, match="use exec"):
         files.read(Engine(podman=True, content=("/srv/*", b"1")), ID, "/srv/*")
+
+
+class Limiting:
+    def __init__(self, **flags):
+        self._flags = flags
+
+    def info(self):
+        return self._flags
+
+
+def test_a_limit_that_would_not_be_kept_is_refused_where_it_is_asked_for(caplog):
+    lost = limits.unkept(Limiting(MemoryLimit=False, CpuCfsQuota=True, PidsLimit=False))
+    assert "does not limit the memory, processes of sandboxes" in caplog.text
+    limits.refuse(lost, SandboxSpec(image="x", ttl=1, cpu=2))
+    with pytest.raises(Unsupported, match=r"memory=64 can't be kept.*cgroup v2"):
+        limits.refuse(lost, SandboxSpec(image="x", ttl=1, memory_mb=64))
+    caplog.clear()
+    assert not limits.unkept(Limiting(MemoryLimit=True, CPUCfsQuota=True))
+    assert not caplog.text

@@ -292,7 +292,7 @@ def test_ssh_that_asks_or_fails_is_said_in_one_line(tmp_path: Path, monkeypatch)
 
 async def test_ports_of_a_remote_engine_are_refused_before_anything_is_created(monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "tcp://build-box:2376")
-    with pytest.raises(Unsupported, match="set publish"):
+    with pytest.raises(Unsupported, match=r"DOCKER_HOST=ssh://build-box, which forwards them, or publish"):
         await DockerProvider().create(SandboxSpec(image="x", ttl=1, ports=(80,)))
 
 
