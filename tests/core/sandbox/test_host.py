@@ -1,48 +1,24 @@
+"""Sandboxes that a host makes and ends, and the images that it prepares: nothing is left in whatever way it goes."""
+
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from dataclasses import replace
 
 import pytest
 from waiting import eventually
 
-from agent_env_core.errors import Busy, ConfigError, Gone, ImageError, Unavailable, Unsupported
+from agent_env_core.errors import Busy, Gone, ImageError, Unavailable, Unsupported
 from agent_env_core.sandbox import creates as creates_module
 from agent_env_core.sandbox import host as host_module
-from agent_env_core.sandbox import renewal as renewal_module
 from agent_env_core.sandbox.contract import Image, SandboxSpec
 from agent_env_core.sandbox.creates import CREATE_LABEL
 from agent_env_core.sandbox.host import SandboxHost
-from agent_env_core.sandbox.leases import OWNER_LABEL, RUN_LABEL, Owner, expiry, lease_labels
-from agent_env_core.testing.fake import CAPABILITIES, FakeProvider
+from agent_env_core.sandbox.leases import OWNER_LABEL, RUN_LABEL, Owner, expiry
+from agent_env_core.testing.fake import FakeProvider
 
 IMAGE = Image(ref="registry.example/x:1")
-
-
-@pytest.fixture
-def fake():
-    return FakeProvider()
-
-
-@pytest.fixture
-async def host(fake):
-    host = SandboxHost(fake, run_id="run")
-    await host.start()
-    yield host
-    fake.heal()
-    await host.aclose()
-
-
-@pytest.fixture
-async def spec(fake):
-    return SandboxSpec(await fake.prepare(IMAGE), 60)
-
-
-async def settled(host):
-    """Waits until nothing is under way."""
-    await eventually(lambda: host.live == 0)
 
 
 class TestCreate:
@@ -68,7 +44,7 @@ class TestCreate:
             await create
         assert host.live == 1, "what is under way counts"
         goes_on.set()
-        await settled(host)
+        await eventually(lambda: host.live == 0)
         assert (fake.created, fake.killed, fake.sandboxes) == (1, 1, {})
 
     @pytest.mark.parametrize("given_up", [False, True])
@@ -93,7 +69,7 @@ class TestCreate:
 
         await asyncio.gather(*(late() for _ in range(5)))
         goes_on.set()
-        await settled(host)
+        await eventually(lambda: host.live == 0)
         assert fake.sandboxes == {}
 
     async def test_a_cancelled_create_gives_its_running_place_back(self, fake):
@@ -163,7 +139,7 @@ class TestCreate:
         fake.fault("create", hang=True, after=True)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(host.create(spec), 0.01)
-        await settled(host)
+        await eventually(lambda: host.live == 0)
         assert (fake.created, fake.killed, fake.sandboxes) == (1, 1, {})
 
     async def test_200_cancels_at_any_moment_leak_nothing(self):
@@ -190,7 +166,7 @@ class TestCreate:
             await asyncio.sleep(chance.random() / 1000)
             rollouts[number].cancel()
         await asyncio.wait_for(asyncio.gather(*rollouts, return_exceptions=True), 60)
-        await settled(host)
+        await eventually(lambda: host.live == 0)
         assert fake.sandboxes == {}
         assert fake.most_starting <= 6
         assert fake.most <= 12
@@ -268,7 +244,7 @@ class TestDestroy:
         caller = asyncio.create_task(host.destroy(box.id))
         await eventually(lambda: fake.calls["kill"])
         caller.cancel()
-        await settled(host)
+        await eventually(lambda: host.live == 0)
         assert fake.sandboxes == {}
 
     async def test_a_hang_keeps_its_caller_only_for_the_budget(self, host, fake, spec, monkeypatch):
@@ -279,7 +255,7 @@ class TestDestroy:
         with pytest.raises(Unavailable, match=f"{box.id} could not be ended within 0.05 s"):
             await host.destroy(box.id)
         assert host.live == 1, "what may still stand counts"
-        await settled(host)  # behind, the next try works
+        await eventually(lambda: host.live == 0)  # behind, the next try works
 
     async def test_one_that_died_by_itself_frees_its_place(self, fake):
         host = SandboxHost(fake, max_running=1)
@@ -322,189 +298,3 @@ class TestPrepare:
         answers = await asyncio.gather(*(host.prepare(IMAGE) for _ in range(3)), return_exceptions=True)
         assert [str(answer) for answer in answers] == ["no space"] * 3
         assert await host.prepare(IMAGE)
-
-
-class TestStart:
-    async def test_it_ends_what_dead_owners_left_and_nothing_else(self, fake, caplog):
-        image = await fake.prepare(IMAGE)
-        dead, alive = replace(Owner.current(), start="1"), Owner.current()
-        elsewhere = replace(dead, host="other-00000000")
-        for owner in (dead, alive, elsewhere):
-            await fake.create(SandboxSpec(image, 60, labels=lease_labels(owner, "earlier", 60)))
-        await fake.create(SandboxSpec(image, 60))  # not one of ours
-        host = SandboxHost(fake)
-        with caplog.at_level(logging.INFO):
-            await host.start()
-        assert fake.killed == 1
-        assert "fake-1" not in fake.sandboxes
-        assert "ended leftover sandbox fake-1" in caplog.text
-        await host.aclose()
-
-    async def test_a_provider_that_cant_be_used_says_so_once(self, fake, caplog):
-        fake.fault("list", error=ConfigError("no engine here; start it"), times=2)
-        host = SandboxHost(fake)
-        with pytest.raises(ConfigError, match="no engine"):
-            await host.start()
-        assert await host.aclose() == []
-        assert "no engine" not in caplog.text
-
-    async def test_a_provider_that_doesnt_answer_now_is_used_later(self, fake, caplog):
-        fake.fault("list", error=Unavailable("timeout"))
-        host = SandboxHost(fake)
-        await host.start()
-        assert "can't look for leftovers of dead runs: timeout" in caplog.text
-        await host.create(SandboxSpec(await fake.prepare(IMAGE), 60))
-        assert await host.aclose() == []
-
-
-class TestClose:
-    async def test_it_ends_everything_and_closes_the_provider(self, fake, spec):
-        host = SandboxHost(fake)
-        for _ in range(5):
-            await host.create(spec)
-        assert await host.aclose() == []
-        assert await host.aclose() == []
-        assert (fake.sandboxes, fake.closed, host.live) == ({}, True, 0)
-
-    async def test_it_leaves_another_hosts_sandboxes_alone(self, fake, spec):
-        one, other = SandboxHost(fake), SandboxHost(fake)
-        await one.create(spec)
-        box = await other.create(spec)
-        await one.aclose()
-        assert set(fake.sandboxes) == {box.id}
-        await other.aclose()
-
-    async def test_creates_under_way_are_undone(self, fake, spec):
-        host = SandboxHost(fake, max_starting=2)
-        fake.fault("create", until=(goes_on := asyncio.Event()), times=8)
-        creates = [asyncio.create_task(host.create(spec)) for _ in range(8)]
-        await eventually(lambda: fake.calls["create"])
-        closing = asyncio.create_task(host.aclose())
-        await asyncio.sleep(0)
-        goes_on.set()
-        assert await closing == []
-        answers = await asyncio.gather(*creates, return_exceptions=True)
-        assert all(isinstance(answer, Unavailable) for answer in answers)
-        assert fake.sandboxes == {}
-
-    async def test_nothing_is_created_afterwards(self, fake, spec):
-        host = SandboxHost(fake)
-        await host.aclose()
-        with pytest.raises(Unavailable, match="closing"):
-            await host.create(spec)
-
-    async def test_it_finds_what_no_call_returned(self, fake, spec):
-        host = SandboxHost(fake)
-        await fake.create(replace(spec, labels=host.labels))
-        await host.aclose()
-        assert fake.sandboxes == {}
-
-    async def test_survivors_are_named(self, fake, spec, caplog, monkeypatch):
-        monkeypatch.setattr(host_module, "CLOSE_BUDGET", 0.05)
-        host = SandboxHost(fake)
-        stays, goes = await host.create(spec), await host.create(spec)
-        await host.destroy(goes.id)
-        fake.fault("kill", error=Unavailable("no answer"), times=1000)
-        assert await host.aclose() == [stays.id]
-        assert f"could not end sandbox {stays.id}" in caplog.text
-
-    async def test_a_create_that_hangs_is_left_to_the_reaper(self, fake, spec, monkeypatch):
-        monkeypatch.setattr(host_module, "CLOSE_BUDGET", 0.05)
-        said = []
-
-        class Reaper:
-            def __init__(self, *_):
-                pass
-
-            def start(self):
-                said.append("start")
-
-            async def armed(self):
-                said.append("armed")
-
-            async def stop(self):
-                said.append("stop")
-
-            def release(self):
-                said.append("release")
-
-        monkeypatch.setattr(host_module, "ReaperProcess", Reaper)
-        host = SandboxHost(fake, reaper=("fake", {}))
-        await host.start()
-        fake.fault("create", hang=True)
-        create = asyncio.create_task(host.create(spec))
-        await eventually(lambda: fake.calls["create"])
-        assert await host.aclose() == []
-        assert said == ["start", "armed", "release"]
-        with pytest.raises(Unavailable, match="closing"):
-            await create
-
-    async def test_builds_under_way_are_stopped(self, fake):
-        host = SandboxHost(fake)
-        fake.fault("prepare", hang=True)
-        build = asyncio.create_task(host.prepare(IMAGE))
-        await eventually(lambda: fake.calls["prepare"])
-        await host.aclose()
-        with pytest.raises(Unavailable, match="closing"):
-            await build
-
-    async def test_as_a_context_it_starts_and_closes(self, fake, spec):
-        async with SandboxHost(fake) as host:
-            await host.create(spec)
-            assert host.provider is fake
-            assert host.live == 1
-        assert fake.sandboxes == {}
-
-
-class TestLeases:
-    @pytest.fixture(autouse=True)
-    def pauses(self, monkeypatch):
-        """How long the host waits before each renewal; it doesn't, so that leases are long and renewed at once."""
-        pauses = []
-
-        async def skip(seconds, _):
-            pauses.append(seconds)
-            await asyncio.sleep(0.001)
-
-        monkeypatch.setattr(renewal_module, "_sleep", skip)
-        return pauses
-
-    async def test_one_is_renewed_until_its_sandbox_is_ended(self, host, fake, spec, pauses):
-        box = await host.create(spec)
-        host.keep(box, 60)
-        await eventually(lambda: fake.calls["extend"] >= 2)
-        await host.destroy(box.id)
-        calls = fake.calls["extend"]
-        await asyncio.sleep(0.01)  # ten times the pause
-        assert fake.calls["extend"] == calls
-        assert set(pauses) == {20}
-
-    async def test_whatever_a_provider_raises_it_is_tried_again_soon(self, host, fake, spec, pauses):
-        box = await host.create(spec)
-        fake.fault("extend", error=KeyError("a bug of the provider's"))
-        host.keep(box, 60)
-        await eventually(lambda: fake.calls["extend"] >= 2)
-        assert pauses[:3] == [20, 5, 20]
-
-    async def test_one_that_hangs_delays_no_other(self, host, fake, spec):
-        one, other = await host.create(spec), await host.create(spec)
-        fake.fault("extend", hang=True)
-        host.keep(one, 60)
-        await eventually(lambda: fake.calls["extend"])
-        host.keep(other, 60)
-        await eventually(lambda: fake.calls["extend"] >= 3)
-
-    async def test_what_is_gone_is_let_go(self, host, fake, spec):
-        box = await host.create(spec)
-        host.keep(box, 60)
-        fake.die(box.id)
-        await eventually(lambda: host._renewals._keeping[box.id].done())
-
-    async def test_a_provider_that_cant_is_not_asked(self):
-        fake = FakeProvider(capabilities=replace(CAPABILITIES, extend=False))
-        host = SandboxHost(fake)
-        box = await host.create(SandboxSpec(await fake.prepare(IMAGE), 60))
-        host.keep(box, 60)
-        await asyncio.sleep(0.01)
-        assert fake.calls["extend"] == 0
-        await host.aclose()

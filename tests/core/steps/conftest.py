@@ -13,6 +13,7 @@ import pytest_asyncio
 from agent_env_core.bundle import Bundle
 from agent_env_core.models import ModelSettings
 from agent_env_core.plugins import plugins
+from agent_env_core.steps.base import declaration
 from agent_env_core.steps.context import PlayedAgent, PromptRequest, RunContext, ToolUse
 from agent_env_core.verifiers.pool import VerifierPool
 
@@ -73,3 +74,18 @@ def faults() -> Callable[..., list[str]]:
         return plugins().step_type(type_).faults({"id": "x", "type": type_, **fields})
 
     return check
+
+
+@pytest.fixture(scope="session")
+def reader_says() -> Callable[[str, dict[str, Any], list[str]], None]:
+    """Checks that a step is told just so many lines, which begin so, by the check that goes with its declaration."""
+
+    def says(type_: str, fields: dict[str, Any], beginnings: list[str]) -> None:
+        check = declaration(type_).check
+        assert check is not None
+        found = check({"id": "x", "type": type_, **fields})
+        assert len(found) == len(beginnings), found
+        for line, beginning in zip(found, beginnings, strict=True):
+            assert line.startswith(beginning)
+
+    return says
