@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import runpy
 import uuid
 from pathlib import Path
 from typing import Any
@@ -12,33 +13,8 @@ from agent_env_core.sandbox.contract import SandboxSpec
 
 COUNTER = Path(__file__).resolve().parents[1] / "tests" / "bundles" / "counter"
 
-CARD = {
-    "name": "counter",
-    "protocolVersion": "1.0",
-    "url": "/agentenv",
-    "preferredTransport": "JSONRPC",
-    "additionalInterfaces": [{"url": "/mcp", "transport": "mcp"}],
-    "capabilities": {
-        "extensions": [
-            {
-                "uri": "urn:counter:load/v1",
-                "params": {
-                    "endpoint": "/agentenv/ext/load",
-                    "methods": {
-                        "load": {
-                            "method": "POST",
-                            "request": {
-                                "type": "object",
-                                "properties": {"start": {"type": "integer"}, "goal": {"type": "integer"}},
-                            },
-                        }
-                    },
-                },
-            }
-        ],
-        "operations": ["data/get"],
-    },
-}
+CARD: dict[str, Any] = runpy.run_path(str(COUNTER / "envs" / "counter" / "server.py"))["CARD"]
+"""What the bundle's own server says of itself."""
 
 TOOLS = {"add": {"amount": {"type": "integer"}}, "hang": {}, "slow": {}}
 

@@ -273,4 +273,5 @@ def main() -> None:
     Server(address, Handler, bind_and_activate=True).serve_forever()
 
 
-main()
+if __name__ == "__main__":
+    main()
