@@ -6,10 +6,10 @@ import errno
 
 from agent_env_core.errors import Busy, ConfigError, SandboxError, Unavailable
 
-NO_ROOM = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
-"""Something of the machine's is used up; it may be free again soon."""
+NO_ROOM = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Something of the machine's is used up; it may be free again soon. A full disk isn't, before somebody tidies up."""
 
-_NO_ANSWER = NO_ROOM | {errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
+_NO_ANSWER = NO_ROOM | {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
 
 
 def creation_error(exc: OSError, what: str) -> SandboxError:

@@ -84,7 +84,7 @@ class State:
 
         Raises:
             ConfigError: It can't be written.
-            Busy: There is no room for it.
+            Busy: The machine has run out of something for now.
         """
         try:
             self._leases.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -274,12 +274,15 @@ async def test_a_folder_without_write_permission_goes_too(create, provider, stat
     assert not state.box(box.id).exists()
 
 
-async def test_a_machine_without_room_is_busy(create, monkeypatch, provider):
-    def full(*_):
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize(("number", "error"), [(errno.EMFILE, Busy), (errno.ENOMEM, Busy), (errno.ENOSPC, ConfigError)])
+async def test_a_machine_without_room_is_busy_but_a_full_disk_wants_tidying(
+    create, monkeypatch, provider, number, error
+):
+    def without_room(*_):
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(provider_module, "copy_tree", full)
-    with pytest.raises(Busy, match="No space left"):
+    monkeypatch.setattr(provider_module, "copy_tree", without_room)
+    with pytest.raises(error, match=os.strerror(number)):
         await create()
     assert [info async for info in provider.list({})] == []
 
