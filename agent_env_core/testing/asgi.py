@@ -36,7 +36,11 @@ class Served:
                 yield
 
         listening = socket.create_server(("127.0.0.1", 0))  # it stays open: the server takes it over
-        server = Quiet(uvicorn.Config(app, log_config=None, log_level="warning", timeout_graceful_shutdown=1))
+        config = uvicorn.Config(
+            app, log_config=None, log_level="warning", timeout_graceful_shutdown=1,
+            timeout_keep_alive=3600,  # a loop that stalls for seconds hangs up on nobody who is about to ask
+        )  # fmt: skip
+        server = Quiet(config)
 
         def let_go(_: object) -> None:
             for each in getattr(server, "servers", ()):  # none before its startup
