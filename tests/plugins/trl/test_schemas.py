@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -261,51 +258,6 @@ def test_a_parameter_that_is_only_called_required_is_there() -> None:
     function = read_back({"a": {"type": "string"}}, ["a", "b"])
     assert function["parameters"]["required"] == ["a", "b"]
     assert function["parameters"]["properties"]["b"] == {"description": "b"}
-
-
-def leaves(schema: Any, word: str = "") -> Iterator[str]:
-    """Every fact a schema states, as it has to turn up in what the model is shown."""
-    if not isinstance(schema, dict):
-        return
-    for key, value in schema.items():
-        if key in ("properties", "$defs"):
-            for name, part in value.items():
-                yield from [name.replace("-", "_")] if key == "properties" else []
-                yield from leaves(part)
-        elif key in ("anyOf", "oneOf"):
-            for part in value:
-                yield from leaves(part)
-        elif key in ("items", "additionalProperties"):
-            yield from leaves(value)
-        elif key == "enum":
-            yield from map(json.dumps, value)
-        elif key == "description":
-            yield value.rstrip(" .")
-        elif key == "type":
-            yield from value if isinstance(value, list) else [value]
-        elif key not in ("title", "$schema", "$ref", "required") and value is not None:
-            yield value if isinstance(value, str) else json.dumps(value)
-
-
-SERVERS = json.loads((Path(__file__).parent / "mcp_servers.json").read_text("utf-8"))
-PUBLIC = [(server, tool) for server, tools in SERVERS.items() if server != "about" for tool in tools]
-
-
-@pytest.mark.parametrize(("server", "tool"), PUBLIC, ids=[f"{server}:{tool['name']}" for server, tool in PUBLIC])
-def test_tools_of_public_servers_are_shown_whole(server: str, tool: dict[str, Any]) -> None:
-    check_names([tool])
-    method = getattr(type("Env", (Recorder,), {tool["name"]: tool_method(tool)})(), tool["name"])
-    shown = get_json_schema(method)["function"]
-    assert shown["name"] == tool["name"]
-    schema = tool["input_schema"]
-    names = [name.replace("-", "_") for name in schema["properties"]]
-    assert list(shown["parameters"]["properties"]) == names
-    required = [name.replace("-", "_") for name in schema["properties"] if name in schema.get("required", ())]
-    assert shown["parameters"].get("required", []) == required
-    words = json.dumps(shown, ensure_ascii=False).replace('\\"', '"')
-    assert [fact for fact in leaves(schema) if fact not in words] == []
-    method(**dict.fromkeys(names, 0))
-    assert method.__self__.calls == [(tool["name"], dict.fromkeys(schema["properties"], 0))]
 
 
 def test_an_omitted_optional_is_absent_on_the_wire() -> None:
