@@ -70,7 +70,7 @@ class Trainer:
                     commands.append(" ".join(process.cmdline()))
         return commands
 
-    def all_gone(self, seconds: float = 30) -> bool:
+    def all_gone(self, seconds: float = 60) -> bool:
         deadline = time.monotonic() + seconds
         while self.left():
             if time.monotonic() > deadline:
@@ -112,7 +112,7 @@ def test_a_trainer_that_is_killed(trainer: Any, number: int) -> None:
     started = trainer()
     assert len(started.envs) == 2
     started.process.send_signal(number)
-    started.process.wait(10)
+    started.process.wait(60)
     assert started.all_gone(), started.left()
 
 
@@ -124,14 +124,14 @@ def test_trainer_and_server_killed_together(trainer: Any, monkeypatch: pytest.Mo
     os.kill(started.server.pid, signal.SIGSTOP)  # so that neither can do anything more
     started.process.kill()
     started.server.kill()
-    started.process.wait(10)
+    started.process.wait(60)
     assert started.all_gone(60), started.left()
 
 
 def test_a_killed_trainer_whose_fork_lives_on(trainer: Any) -> None:
     started = trainer("fork")
     os.kill(started.process.pid, signal.SIGKILL)
-    started.process.wait(10)
+    started.process.wait(60)
     assert started.all_gone(), started.left()
 
 
@@ -149,7 +149,7 @@ def test_a_killed_trainer_leaves_no_container(trainer: Any) -> None:
         started = trainer("docker")
         assert len(containers(started.server)) == 2
         started.process.kill()
-        started.process.wait(10)
+        started.process.wait(60)
         assert started.all_gone(60), started.left()
         assert containers(started.server) == []
     finally:
@@ -172,9 +172,9 @@ def test_a_server_that_is_killed_leaves_rollouts_unscored(local: Any, caplog: An
     os.kill(env._local.pid, signal.SIGKILL)
     began = time.monotonic()
     assert environment.get_reward() is None
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30  # it is noticed: a call may take 60 s
     assert f"rollout left unscored: the connection to {env.url} was lost" in caplog.text
-    _, alive = psutil.wait_procs(below, timeout=30)
+    _, alive = psutil.wait_procs(below, timeout=60)
     assert not alive, "the reaper left what the server had deployed"
 
 

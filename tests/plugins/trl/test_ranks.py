@@ -58,7 +58,7 @@ class Rank:
 
     def end(self) -> None:
         with suppress(subprocess.TimeoutExpired):
-            self.process.communicate(timeout=30)
+            self.process.communicate(timeout=60)
         self.process.kill()
 
 
@@ -76,7 +76,7 @@ def start(one_toolset: Path) -> Iterator[Callable[..., Rank]]:
         one.end()
 
 
-def gone(pid: int, seconds: float = 30) -> bool:
+def gone(pid: int, seconds: float = 60) -> bool:
     """Whether a process has ended, or does within a while."""
     deadline = time.monotonic() + seconds
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
