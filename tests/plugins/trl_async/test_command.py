@@ -34,7 +34,7 @@ ARGUMENTS = {
     "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "per_device_train_batch_size": 8,
     "num_generations": 8, "max_steps": 3, "save_steps": 3, "logging_steps": 1, "learning_rate": 1e-3,
     "max_completion_length": 16, "max_tool_calling_iterations": 3, "max_inflight_tasks": 8, "max_staleness": 2,
-    "vllm_server_timeout": 240, "request_timeout": 60, "report_to": "none", "disable_tqdm": True,
+    "vllm_server_timeout": 240, "request_timeout": 60, "report_to": "none", "disable_tqdm": True, "token_budget": -1,
 }  # fmt: skip
 
 
