@@ -6,10 +6,11 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from chaos.engine import OwnEngine, why_not
+from chaos.engine import OwnEngine, own_network, why_not
 from chaos.served import Ended, Gate, Server, episode, server
 
 pytestmark = [pytest.mark.docker, pytest.mark.long, pytest.mark.timeout(600)]
@@ -23,12 +24,16 @@ def own_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnEngine]:
     if why := why_not():
         pytest.skip(why)
     engine = OwnEngine(tmp_path_factory.mktemp("engine"))
-    try:
-        engine.start()
-        engine.load(IMAGE)
-        yield engine
-    finally:
-        engine.close()
+    bridge = Path("/sys/class/net/docker0")  # of the machine's own engine, which would run no container without it
+    there = bridge.exists()
+    with own_network():
+        try:
+            engine.start()
+            engine.load(IMAGE)
+            yield engine
+        finally:
+            engine.close()
+    assert bridge.exists() == there
 
 
 @pytest.fixture
