@@ -86,20 +86,24 @@ class Reporter:
 def reporter(address: str) -> Reporter | None:
     """This process's reporter to the watch at ``address``; None when that isn't there."""
     key = bytes(multiprocessing.current_process().authkey)
+    parent = os.getppid()
     try:
         channel = connection.Client(address, authkey=key)
         channel.send(os.getpid())
     except (OSError, EOFError, multiprocessing.AuthenticationError):
         return None  # another machine, or a process that this family didn't start: its errors are raised there
-    threading.Thread(target=_end_with_the_trainer, name="agent-env-rollouts", daemon=True).start()
+    threading.Thread(target=_end_with, args=[parent], name="agent-env-rollouts", daemon=True).start()
     return Reporter(channel)
 
 
-def _end_with_the_trainer() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)  # an orderly end waits until the rollouts are read, and nobody reads them any more
+def _end_with(parent: int) -> None:
+    """Ends this process once ``parent`` is gone, whose child it is.
+
+    :mod:`multiprocessing` doesn't know the parent yet when the class comes out of the arguments' pickle.
+    """
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)  # an orderly end waits until the rollouts are read, and nobody reads them any more
 
 
 class Watch:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -21,9 +20,9 @@ from agent_env_trl.factory import environment_class
 from agent_env_core.client import Address, Toolset
 
 
-def rollouts(factory: bytes, way: str, ready: Any, stop: Any) -> None:
-    """The rollout process."""
-    environment = pickle.loads(factory)()
+def rollouts(factory: type, way: str, ready: Any, stop: Any) -> None:
+    """The rollout process. As with TRL, the class comes out of the pickle before the process knows who started it."""
+    environment: Any = factory()
     threading.Thread(target=stop.wait, daemon=True).start()
     if way == "raises":
         assert environment.reset(prompt=[]) is None  # such a row raises, and not here
@@ -44,7 +43,7 @@ class Trainer:
 
     def train(self) -> None:
         """What hangs for ever when the rollout process is dead."""
-        arguments = (pickle.dumps(self.factory), self.way, self.ready, self.stop_event)
+        arguments = (self.factory, self.way, self.ready, self.stop_event)
         self.process = multiprocessing.get_context("spawn").Process(target=rollouts, args=arguments, daemon=True)
         self.process.start()
         try:
