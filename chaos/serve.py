@@ -27,7 +27,7 @@ KINDS = ("plain", "plain", "plain", "hangs", "cut-in-reset", "cut-in-call", "aba
 """What a session does: plays to its score, calls a tool that hangs, is cut off, or is abandoned over HTTP while it
 deploys."""
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds a client waits for an answer."""
 
 
