@@ -7,6 +7,7 @@ not after; and lines of an event stream end at line feeds only, while JSON may h
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -24,6 +25,9 @@ ROLE_META = "agentenv.io/role"
 SESSION_META = "agentenv.io/session"
 MAX_ANSWER = 32 * 1024 * 1024
 """Bytes of one answer that are read at most."""
+
+END_AFTER = 0.05
+"""Seconds in which a body should end behind what is wanted of it; streams that don't aren't waited for again."""
 
 
 class McpError(AgentEnvError):
@@ -55,6 +59,7 @@ class McpSession:
             self._headers[ROLE_HEADER] = role
         self._ids = itertools.count(1)
         self._session: str | None = None
+        self._lingers = False  # whether the server leaves its streams open behind an answer
         self._key = uuid.uuid4().hex  # names the caller's session to tools; a server may have no sessions of its own
 
     async def open(self) -> None:
@@ -115,16 +120,39 @@ class McpSession:
             if response.status_code >= 400:
                 raise McpError(await self._refused(response, method))
             if "id" not in message:
+                with contextlib.suppress(TimeoutError, httpx.HTTPError):
+                    async with asyncio.timeout(END_AFTER):
+                        await _bounded(response, 4096)
                 return {}
             if method == "initialize" and (session := response.headers.get("Mcp-Session-Id")):
                 self._session = self._headers["Mcp-Session-Id"] = session
             try:
-                async for answer in _answers(response):
-                    if answer.get("id") == message["id"] and ("result" in answer or "error" in answer):
-                        return answer
+                answer = await self._answer(response, message["id"])
             except (ValueError, RecursionError) as exc:
                 raise McpError(f"{method}: the answer can't be read: {exc}") from exc
-        raise McpError(f"{method}: the server's stream ended without an answer")
+        if answer is None:
+            raise McpError(f"{method}: the server's stream ended without an answer")
+        return answer
+
+    async def _answer(self, response: httpx.Response, number: int) -> dict[str, Any] | None:
+        """The answer of this id. The body is read to its end: a connection left before that isn't used again."""
+        found: dict[str, Any] | None = None
+        try:
+            async with asyncio.timeout(None) as patience:
+                async for answer in _answers(response):
+                    if found is None and answer.get("id") == number and ("result" in answer or "error" in answer):
+                        found = answer
+                        if self._lingers:
+                            break
+                        patience.reschedule(asyncio.get_running_loop().time() + END_AFTER)
+        except TimeoutError:
+            if found is None:
+                raise
+            self._lingers = True
+        except (ValueError, RecursionError, httpx.HTTPError):
+            if found is None:
+                raise
+        return found
 
     async def _refused(self, response: httpx.Response, method: str) -> str:
         if response.status_code == 404 and self._session is not None:
