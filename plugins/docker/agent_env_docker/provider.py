@@ -226,14 +226,7 @@ class DockerProvider:
 
     async def kill(self, id: str) -> bool:
         """See :meth:`agent_env_core.sandbox.contract.SandboxProvider.kill`."""
-
-        def remove(client: APIClient) -> bool:
-            removed = _remove(client, id)
-            if removed is not None and self._tunnel is not None:
-                self._tunnel.release(*_host_ports(removed))
-            return removed is not None
-
-        return await self._engine.call(remove)
+        return await self._engine.call(lambda client: _remove(client, id, self._tunnel))
 
     async def aclose(self) -> None:
         """Lets go of the connections."""
@@ -364,29 +357,34 @@ def _host_ports(info: dict[str, Any]) -> Iterator[int]:
         yield from (int(binding["HostPort"]) for binding in bindings or () if binding.get("HostPort"))
 
 
-def _remove(client: APIClient, sandbox_id: str) -> dict[str, Any] | None:
-    """Removes a sandbox with its anonymous volumes, and returns what was known of it.
+def _remove(client: APIClient, sandbox_id: str, through: tunnel.Tunnel | None = None) -> bool:
+    """Removes a sandbox with its anonymous volumes; False where there is none, or where another call has removed it.
 
-    None where there is none, or where another call has removed it.
+    Args:
+        client: The engine's.
+        sandbox_id: Which.
+        through: What may lead to its ports.
     """
     from docker.errors import APIError, NotFound
 
     if not is_id(sandbox_id):
-        return None
+        return False
     deadline = time.monotonic() + _PATIENCE
     pause = 0.01
     with translated(f"removing the sandbox {short(sandbox_id)}"):
         while True:
             try:
-                info: dict[str, Any] = client.inspect_container(sandbox_id)
+                info = client.inspect_container(sandbox_id)
                 if PROVIDER_LABEL not in (info["Config"].get("Labels") or {}):
-                    return None  # somebody else's container
+                    return False  # somebody else's container
+                if through is not None:  # before the engine may give its ports to the next
+                    through.release(*_host_ports(info))
                 client.remove_container(sandbox_id, v=True, force=True)
             except NotFound:
-                return None
+                return False
             except APIError as exc:
                 if "no such container" in words(exc):  # so says Podman, of one that has gone since it was looked up
-                    return None
+                    return False
                 if "already in progress" not in words(exc):
                     raise
                 if time.monotonic() > deadline:
@@ -394,7 +392,7 @@ def _remove(client: APIClient, sandbox_id: str) -> dict[str, Any] | None:
                         f"docker: the sandbox {short(sandbox_id)} is being removed by another call, which does not end"
                     ) from exc
             else:
-                return info
+                return True
             # By another call, which may fail and leave it to this one.
             time.sleep(pause)
             pause = min(0.2, pause * 2)

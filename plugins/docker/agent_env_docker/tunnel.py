@@ -12,18 +12,26 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import random
+import re
 import shutil
 import subprocess
 import tempfile
 import threading
+from collections import deque
 from pathlib import Path
+from typing import IO
 from urllib.parse import urlsplit
+
+logger = logging.getLogger("agent_env_docker")
 
 SOCKET = "/var/run/docker.sock"
 _READY = b"agent-env is through"
-_LOCAL = range(20_000, 60_000)
+_LOCAL = range(20_000, 32_768)
+"""Below those that Linux gives out by itself: a port is needed again when a connection that broke is put up again."""
 _TRIES = 50
+_TOLD = 20  # lines of ssh's own that an error holds
 _SECONDS = 20.0
 
 
@@ -43,7 +51,8 @@ class Tunnel:
         self._target = ["-p", str(parts.port)] if parts.port else []
         if parts.username:
             self._target += ["-l", parts.username]
-        self._target += ["--", parts.hostname or ""]
+        # Not `hostname`, which is in lower case: ssh's own config tells cases apart.
+        self._target += ["--", re.sub(r":\d*\Z", "", parts.netloc.rpartition("@")[2]).strip("[]")]
         self._remote_socket = parts.path if parts.path.strip("/") else SOCKET
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -111,6 +120,10 @@ class Tunnel:
             self._folder = Path(tempfile.mkdtemp(prefix="agent-env-ssh-", dir="/tmp"))
         process = self._started(timeout)
         assert process.stdout is not None
+        assert process.stderr is not None
+        said: deque[str] = deque(maxlen=_TOLD)
+        listening = threading.Thread(target=_listen, args=(process.stderr, said), name="agent-env-ssh", daemon=True)
+        listening.start()
         timer = threading.Timer(timeout, process.kill)
         timer.start()
         try:
@@ -119,10 +132,9 @@ class Tunnel:
             timer.cancel()
         if not ready:
             process.wait()
-            assert process.stderr is not None
-            said = process.stderr.read().decode(errors="replace").split("\n")
+            listening.join(1.0)  # no longer: a jump host's ssh may hold the other end for minutes
             self._hang_up(process)
-            raise TunnelError("; ".join(line.strip() for line in said if line.strip()) or "ssh timed out")
+            raise TunnelError("; ".join(list(said)) or "ssh timed out")
         self._process = process
 
     def _started(self, timeout: float) -> subprocess.Popen[bytes]:
@@ -159,7 +171,7 @@ class Tunnel:
         )  # fmt: skip
 
     def _hang_up(self, process: subprocess.Popen[bytes]) -> None:
-        for stream in (process.stdin, process.stdout, process.stderr):
+        for stream in (process.stdin, process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
@@ -187,6 +199,18 @@ class Tunnel:
         except subprocess.TimeoutExpired:
             return "ssh does not answer"
         return "" if done.returncode == 0 else " ".join(done.stderr.split()) or f"ssh ended with {done.returncode}"
+
+
+def _listen(stderr: IO[bytes], said: deque[str]) -> None:
+    """Reads what ``ssh`` says, to its end.
+
+    That's a line for each connection that a sandbox's port doesn't take; unread, a thousand of them would hold it up.
+    """
+    with stderr:
+        for raw in stderr:
+            if line := raw.decode(errors="replace").strip():
+                said.append(line)
+                logger.debug("ssh: %s", line)
 
 
 def _forward(local: int, remote: int) -> str:

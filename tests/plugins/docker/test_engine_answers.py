@@ -35,9 +35,12 @@ class Engine:
 
     def inspect_container(self, id):
         state = {"Running": True, "Status": "running"}
-        return {"Id": ID, "Name": "/x", "State": state, "Config": {"Labels": {PROVIDER_LABEL: "docker"}}}
+        ports = {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": "49153"}], "9000/tcp": None}
+        config = {"Labels": {PROVIDER_LABEL: "docker"}}
+        return {"Id": ID, "Name": "/x", "State": state, "Config": config, "NetworkSettings": {"Ports": ports}}
 
     def remove_container(self, id, *, v, force):
+        self.asked.append("remove")
         if (error := self._removals.pop(0)) is not None:
             raise error
 
@@ -77,14 +80,25 @@ def _in_progress():
 
 def test_a_removal_that_another_call_gave_up_is_taken_over():
     engine = Engine([_in_progress(), _in_progress(), None])
-    assert provider._remove(engine, ID) is not None
+    assert provider._remove(engine, ID)
 
 
 def test_a_sandbox_that_podman_lost_in_between_is_gone():
     from docker.errors import APIError
 
     engine = Engine([APIError("500", explanation=f"no container with ID {ID} found in database: no such container")])
-    assert provider._remove(engine, ID) is None
+    assert not provider._remove(engine, ID)
+
+
+def test_a_forward_ends_before_the_engine_may_give_its_port_to_another():
+    engine = Engine([None])
+
+    class Through:
+        def release(self, *remotes):
+            engine.asked.append(remotes)
+
+    assert provider._remove(engine, ID, Through())
+    assert engine.asked == [(49153,), "remove"]
 
 
 def test_a_removal_by_another_call_that_never_ends_is_said(monkeypatch):
