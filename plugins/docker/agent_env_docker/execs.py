@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agent_env_docker")
 
-_START = 'read -r go || exit 125; exec 3<"$1"; rm -f "$2" 2>&-; shift 2; echo $$ >&2; exec "$@" <&3 3<&-'
+# Without an input it starts no process: a sandbox that is full of them may still run what the shell becomes.
+_START = 'read -r go || exit 125; exec 3<"$1"; [ -z "$2" ] || rm -f "$2" 2>&-; shift 2; echo $$ >&2; exec "$@" <&3 3<&-'
 
 # What the engine says where the *command* is at fault: then its words are the command's result.
 _COMMAND_FAULTS = (
