@@ -85,8 +85,7 @@ def main(
     report.imports = dict(measure.imports(amounts.imports))
     for chosen in bundles:
         for name in provider or PROVIDERS:
-            _measure(report, chosen, name, amounts, say, required=bool(provider))
-            if not provider and report.measured:
+            if _measure(report, chosen, name, amounts, say, required=bool(provider)) and not provider:
                 break
     _in_memory(report, amounts, say)
     report.show(Console(width=None if sys.stdout.isatty() else 160))
@@ -100,8 +99,8 @@ def main(
 
 def _measure(
     report: Report, bundle: Bundle, provider: str, amounts: Amounts, say: measure.Say, *, required: bool
-) -> None:
-    """Measures on one provider; one that can't be used here is left out, unless it was asked for."""
+) -> bool:
+    """Measures on one provider; one that can't be used here is left out, and False, unless it was asked for."""
     from bench.product import Unscored, prepare
 
     say(f"{bundle.name} on {provider}: preparing the image")
@@ -111,7 +110,7 @@ def _measure(
         if required:
             raise click.ClickException(str(exc)) from None
         report.skipped[provider] = str(exc)
-        return
+        return False
     except AgentEnvError as exc:
         raise click.ClickException(str(exc)) from None
     try:
@@ -120,6 +119,7 @@ def _measure(
         )
     except (AgentEnvError, Unscored, TimeoutError) as exc:
         raise click.ClickException(f"{bundle.name} on {provider}: {exc}") from exc
+    return True
 
 
 def _usual_rounds(number: int) -> int:

@@ -215,6 +215,28 @@ def test_wrong_options_are_refused(wrong):
     assert CliRunner().invoke(main, wrong).exit_code == 2
 
 
+def test_each_bundle_takes_the_first_provider_that_works(monkeypatch):
+    from click.testing import CliRunner
+
+    from agent_env_core.errors import ConfigError
+    from bench import __main__ as command
+    from bench import measure, product
+
+    def prepare(bundle, provider):
+        if provider == "docker":
+            raise ConfigError("there is no engine")
+        return f"{bundle.name} on {provider}"
+
+    taken = []
+    monkeypatch.setattr(product, "prepare", prepare)
+    monkeypatch.setattr(measure, "imports", lambda count: {})
+    monkeypatch.setattr(measure, "everything", lambda prepared, amounts, say: taken.append(prepared))
+    monkeypatch.setattr(command, "_in_memory", lambda *_: None)
+    monkeypatch.setattr(command.Report, "show", lambda *_: None)
+    done = CliRunner().invoke(command.main, ["--bundle", "both", "--quick"])
+    assert (done.exit_code, taken) == (0, ["counter on process", "gridsim on process"]), done.output
+
+
 MACHINE = {"cores": 2, "load_at_start": 0.1, "system": "Linux", "python": "3.11", "docker": None, "packages": {}}
 
 
@@ -242,7 +264,7 @@ def test_a_record_is_a_line_of_its_own_and_the_pages_table(tmp_path):
 
 
 def test_each_target_has_its_row(tmp_path):
-    """The table of issue and documentation: what is compared, how much it may be, and which figure decides."""
+    """The documentation's table: what is compared, how much it may be, and which figure decides."""
     from bench import targets
     from bench.figures import Batch, Calls, Episodes, Held, Measured, Side, Times, Warm
 
