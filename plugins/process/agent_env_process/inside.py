@@ -145,7 +145,7 @@ def enter(pid: str, start: str, folder: str, pids: int, program: list[str]) -> N
 
 
 def limit_processes(count: int) -> None:
-    """The kernel counts a user's processes and threads in each user namespace by itself. No number there is 0."""
+    """Sets how many processes and threads there may be, which the kernel counts in each user namespace; 0 sets none."""
     limits = (ctypes.c_ulong * 2)()
     if count and libc.getrlimit(6, ctypes.byref(limits)) == 0:
         limits[0], limits[1] = min(count, limits[0]), min(count, limits[1])
