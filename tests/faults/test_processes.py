@@ -149,10 +149,7 @@ SMALL = ["unshare", "--mount", "sh", "-ec",
 
 @pytest.mark.parametrize("what", ["XDG_STATE_HOME", "AGENT_ENV_RUN_DIR", "TMPDIR", "--out"])
 def test_a_full_disk(what: str, tmp_path: Path) -> None:
-    """``agent-env run`` where one of the places it writes to is full: it works without, or it says which and why.
-
-    A create that finds no room is tried again for two minutes.
-    """
+    """``agent-env run`` where one of the places it writes to is full: it works without, or it says which and why."""
     if why := why_no_small_disk():
         pytest.skip(f"no small disk can be made here: {why}")
     full, out = tmp_path / "full", tmp_path / "out"
