@@ -126,8 +126,8 @@ def test_the_floor_makes_the_calls_that_the_product_makes(tmp_path, one_task, mo
 
     log = tmp_path / "log"
     server = one_task / "envs" / "counter" / "server.py"
-    code, start, rest = server.read_text().rpartition("\nmain()")
-    assert not rest.strip()
+    code, start, rest = server.read_text().partition('\nif __name__ == "__main__":')
+    assert start
     server.write_text(code + LOGGING.replace("FOLDER", str(log)) + start + rest)
 
     log.mkdir()
