@@ -117,6 +117,7 @@ class Watch:
         self.address = name or str(self._listener.address)
         self._reason: Exception | None = None
         self._run: FrameType | None = None
+        self._gently = False  # once more, locks are left alone
         self._before: Any = None
         threading.Thread(target=self._accept, name="agent-env-rollouts", daemon=True).start()
 
@@ -163,7 +164,7 @@ class Watch:
         thread = _training_thread()
         run = None if thread is None else _Stack.of_thread(thread).run
         told = _Told(reason)
-        self._reason, self._run = reason, run
+        self._reason, self._run, self._gently = reason, run, True
         while thread is not None and run is not None and (stack := _Stack.of_thread(thread)).run is run:
             past = time.monotonic() - started
             waking = stack.waking is not None and (process is None or not process.is_alive())
@@ -183,7 +184,9 @@ class Watch:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         stack = _Stack.of(frame)
         if self._reason is not None and stack.run is self._run and (stack.waking is not None or not stack.stopping):
-            raise self._reason
+            if not (self._gently and _in_lock(frame)):
+                raise self._reason
+            self._gently = False
         if callable(self._before):
             self._before(number, frame)
 
@@ -222,6 +225,15 @@ class _Stack:
         return cls.of(sys._current_frames().get(ident))
 
 
+def _in_lock(frame: FrameType | None) -> bool:
+    """Whether a thread waits for a lock, or is about to have one back that it will give away.
+
+    Raised in the latter, which takes no time, an error leaves a lock that isn't held, and giving that away is another.
+    So who is found in a lock is asked again a second later.
+    """
+    return frame is not None and frame.f_globals.get("__name__") in ("threading", "multiprocessing.synchronize")
+
+
 def _training_thread() -> int | None:
     """The thread that is inside a trainer; the main thread if it is. TRL has threads of its own, which don't train."""
     main = threading.main_thread().ident or 0
@@ -235,12 +247,24 @@ class _Told:
     """An error for a thread that isn't the main one: Python takes a class there, and makes the instance itself.
 
     Args:
-        reason: The error; what is raised is of its kind, and says the same.
+        reason: The error; what is raised is of its kind, and says the same. Where a kind makes no instance of nothing
+            (groups, pydantic's), it's an :class:`AgentEnvError` that says the same.
     """
 
     def __init__(self, reason: Exception) -> None:
-        kind = type(reason)
+        self._kind = self._like(reason)
+        try:
+            same = str(self._kind()) == str(reason)
+        except TypeError:
+            same = False
+        if not same:
+            told = AgentEnvError(describe(reason))
+            told.__dict__.update(vars(reason))
+            self._kind = self._like(told)
         self.raised = False
+
+    def _like(self, reason: Exception) -> type[Exception]:
+        kind = type(reason)
 
         def fill(error: Exception) -> None:
             self.raised = True
@@ -248,7 +272,7 @@ class _Told:
             error.args = reason.args
 
         members = {"__init__": fill, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-        self._kind = type(kind.__name__, (kind,), members)
+        return type(kind.__name__, (kind,), members)
 
     def to(self, thread: int) -> None:
         """Raises it in a thread, once, when that is next in Python."""

@@ -8,11 +8,17 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 
 import psutil
 import pytest
+from agent_env_trl.rollout_process import _Stack, _Told, watch
+from pydantic import BaseModel
 from waiting import until
+
+from agent_env_core.errors import AgentEnvError, CapacityError, describe
 
 TRAINER = Path(__file__).parent.parent / "trl_async" / "fake_trainer.py"
 
@@ -32,6 +38,65 @@ def test_an_error_of_a_rollout_is_raised_where_training_is(thread: str) -> None:
     assert note.startswith("In the rollout process (pid ")
     assert any("in guard" in line for line in trace)
     assert fine == "fine"
+
+
+class Row(BaseModel):
+    index: int
+
+
+def _error(act: Callable[[], object]) -> Exception:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - of each kind
+        act()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (CapacityError("full"), CapacityError),
+        (KeyError("index"), KeyError),
+        (_error(Path("/none/at/all").read_bytes), AgentEnvError),
+        (_error(lambda: Row.model_validate({"index": "x"})), AgentEnvError),
+        (ExceptionGroup("two at once", [ValueError("one"), ValueError("two")]), AgentEnvError),
+    ],
+    ids=lambda value: "" if isinstance(value, type) else type(value).__name__,
+)
+def test_an_error_of_any_kind_says_the_same_in_another_thread(reason: Exception, kind: type[Exception]) -> None:
+    """Python makes the instance there, of a class and of nothing else; not every kind can be made so."""
+    reason.add_note("In the rollout process")
+    told = _Told(reason)
+    assert not told.raised
+    with pytest.raises(kind) as raised:
+        raise told._kind
+    assert told.raised
+    assert describe(reason) in describe(raised.value)
+    assert raised.value.__notes__ == ["In the rollout process"]
+
+
+def _act() -> None:
+    act()  # noqa: F821 - of the module that it's put into
+
+
+def _of_module(name: str, act: Callable[[], object]) -> Callable[[], object]:
+    return FunctionType(_act.__code__, {"__name__": name, "act": act})
+
+
+@pytest.mark.parametrize("module", ["threading", "multiprocessing.synchronize"])
+def test_a_lock_that_is_just_taken_is_not_broken(module: str) -> None:
+    """``Condition.wait`` takes its lock again at its end; whoever waits for it gives it away, held or not."""
+    watching = watch()
+
+    def strike() -> None:
+        frame = sys._getframe(1)
+        watching._reason, watching._run, watching._gently = CapacityError("full"), _Stack.of(frame).run, True
+        watching._on_signal(signal.SIGURG, frame)
+        with pytest.raises(CapacityError, match="full"):  # it waits there
+            watching._on_signal(signal.SIGURG, frame)
+
+    try:
+        _of_module("trl.trainer", _of_module(module, strike))()
+    finally:
+        watching._reason = watching._run = None
 
 
 @WHERE
