@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,8 @@ class Model:
         """Reads a model's tokenizer and configuration, or says why they can't be read."""
         from transformers import AutoConfig, AutoTokenizer
 
+        if name.startswith(("/", "~", "./", "../")) and not os.path.isdir(name):  # else it's asked for on the hub
+            return Problem("model", f"there is no folder {name!r}", "give the folder of a model, or a name on the hub")
         try:
             return cls(name, AutoTokenizer.from_pretrained(name), AutoConfig.from_pretrained(name))
         except Exception as exc:  # hubs and formats fail in as many ways as there are

@@ -7,16 +7,25 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from math import lcm
 from pathlib import Path
-from typing import Any
+from reprlib import repr as short
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from agent_env_core.errors import Problem
 from agent_env_trl.train.settings import Settings, unknown
 
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+PLAIN = {bool: "true or false", int: "a whole number", float: "a number"}
+"""Types of fields whose values can be checked by sight, and what to call them."""
+SPELT = {"no": "false", "off": "false", "yes": "true", "on": "true"}
+"""Words that YAML 1.1 takes for booleans. Here they are texts, and any text counts as true."""
 
 
 def fields(maker: Callable[..., Any], given: Mapping[str, Any], place: str) -> list[Problem]:
-    """A problem for each key that ``maker`` has no parameter for.
+    """A problem for each key that ``maker`` has no parameter for, or whose value is plainly of another type.
+
+    Configurations check few types themselves: ``bf16="no"`` would be on, and ``max_steps="ten"`` end a run that has
+    loaded its model.
 
     Args:
         maker: A configuration's class.
@@ -26,7 +35,32 @@ def fields(maker: Callable[..., Any], given: Mapping[str, Any], place: str) -> l
     parameters = inspect.signature(maker).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return []
-    return unknown(given, parameters, f"{place}.", getattr(maker, "__name__", place))
+    found = unknown(given, parameters, f"{place}.", getattr(maker, "__name__", place))
+    try:
+        hints = get_type_hints(maker)
+    except (NameError, TypeError):  # a class whose types only a type checker can see
+        return found
+    for name, value in given.items():
+        found += _mistyped(f"{place}.{name}", value, hints.get(name))
+    return found
+
+
+def _mistyped(place: str, value: Any, hint: Any) -> Iterator[Problem]:
+    """Whether a value can't be one of a field that holds numbers or booleans and nothing else."""
+    union = get_origin(hint) in (Union, UnionType)
+    kinds = [kind for kind in (get_args(hint) if union else (hint,)) if kind is not NoneType]
+    if value is None or not all(kind in PLAIN for kind in kinds):
+        return
+    if isinstance(value, bool):
+        fits = bool in kinds
+    elif isinstance(value, int):
+        fits = int in kinds or float in kinds or value in (0, 1)  # a switch, as some write it
+    else:
+        fits = isinstance(value, float) and float in kinds
+    if not fits:
+        meant = SPELT.get(str(value).lower()) if bool in kinds else None
+        wanted = " or ".join(PLAIN[kind] for kind in kinds)
+        yield Problem(place, f"is {short(value)}, and must be {wanted}", f"write {meant}" if meant else "")
 
 
 def batches(maker: Callable[..., Any], given: Mapping[str, Any], processes: int) -> Iterator[Problem]:

@@ -27,6 +27,9 @@ class Config:
     num_generations_eval: int | None = None
     eval_strategy: str = "no"
     max_steps: int = -1
+    bf16: bool | None = None
+    learning_rate: float = 1e-6
+    report_to: str | list[str] | None = None
 
 
 def settings(**given: Any) -> Settings:
@@ -36,6 +39,42 @@ def settings(**given: Any) -> Settings:
 def test_fields_of_another_name() -> None:
     (problem,) = checks.fields(Config, {"max_step": 3, "max_steps": 3}, "arguments")
     assert str(problem) == "arguments.max_step: Config has no such field (did you mean max_steps?)"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_steps": "ten"}, "max_steps: is 'ten', and must be a whole number"),
+        ({"max_steps": 1.5}, "max_steps: is 1.5, and must be a whole number"),
+        ({"max_steps": True}, "max_steps: is True, and must be a whole number"),
+        ({"num_generations": [8]}, "num_generations: is [8], and must be a whole number"),
+        ({"learning_rate": "2e-5x"}, "learning_rate: is '2e-5x', and must be a number"),
+        ({"bf16": "no"}, "bf16: is 'no', and must be true or false (write false)"),
+        ({"bf16": "On"}, "bf16: is 'On', and must be true or false (write true)"),
+        ({"bf16": "perhaps"}, "bf16: is 'perhaps', and must be true or false"),
+        ({"bf16": 2}, "bf16: is 2, and must be true or false"),
+    ],
+)
+def test_values_of_another_type(given: dict[str, Any], message: str) -> None:
+    (problem,) = checks.fields(Config, given, "arguments")
+    assert str(problem) == f"arguments.{message}"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"bf16": False}, {"bf16": 0}, {"bf16": None}, {"learning_rate": 1}, {"eval_strategy": "no"}, {"report_to": 3}],
+)
+def test_values_that_may_be_of_the_type(given: dict[str, Any]) -> None:
+    assert checks.fields(Config, given, "arguments") == []
+
+
+def test_a_class_whose_types_cannot_be_seen_is_asked_itself() -> None:
+    class Hidden:
+        def __init__(self, size: int) -> None: ...
+
+        size: Unknown  # type: ignore[name-defined]  # noqa: F821 - that it isn't there is the point
+
+    assert checks.fields(Hidden, {"size": "big"}, "arguments") == []
 
 
 def test_a_configuration_that_takes_anything_is_asked_itself() -> None:

@@ -191,4 +191,5 @@ def test_a_template_that_cannot_play(tiny_model: Path, tmp_path: Path, template:
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     from agent_env_trl.train.chat import Model
 
-    assert "can't be read" in str(Model.read(str(tmp_path / "none")))
+    assert str(Model.read(str(tmp_path / "none"))).startswith(f"model: there is no folder {str(tmp_path / 'none')!r}")
+    assert "can't be read" in str(Model.read(str(tmp_path)))
