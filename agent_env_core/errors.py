@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 from dataclasses import dataclass
+from textwrap import indent
 from typing import Literal
 
 Phase = Literal["queue", "prepare", "deploy", "setup", "turn", "tool", "verify", "reward", "teardown"]
@@ -61,7 +62,7 @@ class _Problems(AgentEnvError):
     def __str__(self) -> str:
         count = len(self.problems)
         noun = "problem" if count == 1 else "problems"
-        lines = "".join(f"\n  {problem}" for problem in self.problems[:SHOWN])
+        lines = "".join("\n" + indent(str(problem), "  ") for problem in self.problems[:SHOWN])
         more = f"\n  … and {count - SHOWN} more" if count > SHOWN else ""  # one mistake may sit in 2,000 files
         return f"{self.subject} {self.headline}: {count} {noun}{lines}{more}"
 

@@ -251,6 +251,14 @@ class Bundle:
         for task in self.tasks:
             object.__setattr__(task, "bundle", self)  # the one cycle: a task finds its entities through its bundle
 
+    def without_tasks(self) -> Problem:
+        """What to say of it if it has no task: one whose tasks are generated has none in a fresh clone."""
+        generator = self.root / "generator"
+        generated = (generator / "__main__.py").is_file()
+        return Problem(
+            "tasks", "there is no task", f"its generator makes them: python {generator}" if generated else "add one"
+        )
+
     def splits(self) -> dict[str, tuple[Task, ...]]:
         """What a server offers: ``all`` in the order of names, then each eval in the order of its file."""
         by_id = {task.id: task for task in self.tasks}

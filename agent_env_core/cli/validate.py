@@ -98,6 +98,8 @@ def _print(bundle: Bundle, refused: dict[str, tuple[Problem, ...]], ignored: lis
     wrong = _count(len(bundle.problems), "problem") if bundle.problems else "no problems"
     left_out = f", {_count(len(bundle.left_out), 'task')} left out" if bundle.left_out else ""
     click.echo(f"{summary}{left_out}, {wrong}")
+    if not bundle.tasks and not bundle.left_out:
+        click.echo(str(bundle.without_tasks()))
     reasons = ((name, "; ".join(problem.message for problem in problems)) for name, problems in refused.items())
     for reason, names in by_reason(reasons).items():
         click.echo(f"not for training: {few(names)}: {reason}")

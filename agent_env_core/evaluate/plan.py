@@ -106,7 +106,8 @@ def _chosen(bundle: Bundle, everything: list[Found], tasks: Sequence[str], evals
         found = [] if known else everything
     found = [*found, *(by_id[task_id] for one in known for task_id in one.tasks)]
     if not found:
-        raise NothingSelected(f"the bundle {bundle.name!r} has no tasks to run")
+        fix = f" ({bundle.without_tasks().fix})" if not everything else ""
+        raise NothingSelected(f"the bundle {bundle.name!r} has no tasks to run{fix}")
     return list({task.id: task for task in found}.values())
 
 

@@ -227,7 +227,7 @@ def _playable(bundles: Sequence[Bundle], tasks: Mapping[str, Sequence[Task]]) ->
         where = ", ".join(str(bundle.root) for bundle in bundles)
         problems = [problem for refusal in refused.values() for problem in refusal.problems]
         problems += [problem for bundle in bundles for problem in bundle.problems]
-        raise BundleError(where, problems or [Problem("tasks", "there is no task to serve")])
+        raise BundleError(where, problems or [bundle.without_tasks() for bundle in bundles])
     return specs
 
 

@@ -45,6 +45,16 @@ def test_one_problem_is_singular() -> None:
     assert str(EpisodeRefused("task 'a'", [TWO])).startswith("task 'a' can't be played as an episode: 1 problem\n")
 
 
+def test_a_problem_of_several_lines_stays_apart_from_the_next() -> None:
+    inner = BundleError("b", [Problem("tasks", "there is no task")])
+    error = errors.SetupError("train.yaml", [Problem("bundle", str(inner)), Problem("model", "is missing")])
+    assert str(error).splitlines()[1:] == [
+        "  bundle: b can't be used: 1 problem",
+        "    tasks: there is no task",
+        "  model: is missing",
+    ]
+
+
 def test_a_thousand_problems_print_as_fifty_and_a_count() -> None:
     error = BundleError("b", [Problem(f"tasks/{n:04}.json", "is wrong") for n in range(1000)])
     lines = str(error).splitlines()

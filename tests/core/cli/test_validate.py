@@ -24,6 +24,20 @@ def test_a_sound_bundle(counter_bundle: Path) -> None:
     assert "no problems" in result.stdout
 
 
+def test_a_bundle_without_tasks_says_where_they_come_from(counter_bundle: Path, tmp_path: Path) -> None:
+    fresh = tmp_path / "fresh"
+    shutil.copytree(counter_bundle, fresh)
+    shutil.rmtree(fresh / "tasks")
+    shutil.rmtree(fresh / "evals", ignore_errors=True)
+    assert run(str(fresh)).stdout.splitlines()[1:] == ["tasks: there is no task (add one)"]
+    (fresh / "generator").mkdir()
+    (fresh / "generator" / "__main__.py").touch()
+    hint = f"its generator makes them: python {fresh / 'generator'}"
+    assert run(str(fresh)).stdout.splitlines()[1:] == [f"tasks: there is no task ({hint})"]
+    for command in (["serve", str(fresh), "--port", "0"], ["run", str(fresh), "--model", "m"]):
+        assert hint in CliRunner().invoke(main, command).output
+
+
 def test_every_problem_with_its_file(counter_bundle: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(counter_bundle, broken)
