@@ -166,12 +166,14 @@ def _ask(
         try:
             provider = plugins().sandbox_provider(name)({})
             try:
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(seconds) as patience:
                     answers.given[name] = await work(provider)
+            except TimeoutError:  # else it's the provider's own, with words of its own
+                if not patience.expired():
+                    raise
+                answers.silent[name] = f"it didn't answer within {seconds:g} s"
             finally:
                 await provider.aclose()
-        except TimeoutError:
-            answers.silent[name] = f"it didn't answer within {seconds:g} s"
         except NotSetUp as exc:
             (answers.silent if names else answers.absent)[name] = describe(exc)
         except Exception as exc:  # whatever it is, the others are asked

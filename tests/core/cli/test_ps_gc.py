@@ -136,6 +136,26 @@ def test_a_program_is_told_apart_who_wasnt_asked_and_who_didnt_answer(call: Call
     assert (result.exit_code, list(report["not_set_up"]), list(report["silent"])) == (1, ["strange"], ["away"])
 
 
+@pytest.mark.parametrize("command", ["ps", "gc --images --yes"])
+def test_a_provider_whose_own_deadline_passes_says_so_itself(call: Callable[..., Result], command: str) -> None:
+    class Slow(Hoarder):
+        async def aclose(self) -> None:
+            raise TimeoutError("the engine hangs")
+
+    result = call(command, away=Slow())
+    assert (result.exit_code, result.stderr) == (1, "away can't be asked: TimeoutError: the engine hangs\n")
+
+
+def test_a_provider_that_never_answers_is_not_waited_for(
+    call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey._ask, "__kwdefaults__", {"seconds": 0.05})
+    away = FakeProvider()
+    away.fault("list", hang=True)
+    result = call("ps", away=away)
+    assert (result.exit_code, result.stderr) == (1, "away can't be asked: it didn't answer within 0.05 s\n")
+
+
 def test_one_provider_alone(call: Callable[..., Result], fake: FakeProvider) -> None:
     assert "away" not in call("ps --provider here", here=fake, away=Broken()).output
 
