@@ -115,12 +115,12 @@ class Report:
 
     def record(self, path: Path = HISTORY, page: Path = PAGE) -> None:
         """Adds a line to the history, and puts the table of targets into the documentation's page."""
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(self.as_json(), separators=(",", ":")) + "\n")
         before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
         _, end, after = rest.partition(END)
         if not begin or not end:
             raise ValueError(f"{page} has no place for the figures: it needs the lines {BEGIN!r} and {END!r}")
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(self.as_json(), separators=(",", ":")) + "\n")
         page.write_text(f"{before}{BEGIN}\n\n{self.markdown()}\n{END}{after}", encoding="utf-8")
 
     def markdown(self) -> str:

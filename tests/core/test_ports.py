@@ -1,4 +1,4 @@
-"""No port is picked, given back, and hoped to be free still: user pain 61."""
+"""No port is picked, given back, and hoped to be free still."""
 
 from __future__ import annotations
 

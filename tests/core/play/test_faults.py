@@ -276,7 +276,7 @@ async def test_plugins_are_told_of_a_failure(
 async def test_what_the_infrastructure_loses_is_no_score(
     bundle: Bundle, open_runner: Open, begin: Begin, play: Play, monkeypatch: pytest.MonkeyPatch
 ):
-    """User pain 44: with an oracle for a policy, one sandbox in ten lost, all that is scored is scored 1."""
+    """With an oracle for a policy, one sandbox in ten lost, all that is scored is scored 1."""
     runner = await open_runner(bundle)
     create, calls = runner.host.create, itertools.count(1)
 

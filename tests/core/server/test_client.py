@@ -72,7 +72,7 @@ def test_closing_gives_the_session_back(serve: Any) -> None:
 
 
 def test_a_client_that_is_stopped_for_good_frees_its_place(serve: Any) -> None:
-    """User pain 26: many sessions, one after another, leave neither sessions nor sandboxes."""
+    """Many sessions, one after another, leave neither sessions nor sandboxes."""
     server = serve(max_concurrent_envs=2)
     for _ in range(10):
         session = Session(Address.of(server.url))

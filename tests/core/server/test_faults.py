@@ -178,7 +178,7 @@ def test_a_reserved_tool_name_is_refused_with_the_fix(serve: Any, changed_counte
 
 
 def test_slow_tools_of_some_sessions_hold_up_nobody(counter: Any) -> None:
-    """User pain 31: what one session's env does must not starve the server."""
+    """What one session's env does must not starve the server."""
     keys = [f"slow-{number}" for number in range(6)]
     with ExitStack() as stack:
         sessions = [stack.enter_context(counter.session()) for _ in keys]
@@ -206,7 +206,7 @@ async def test_an_engine_that_is_not_running_says_why(counter_bundle: Path) -> N
 
 
 def test_a_sandbox_that_never_starts(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """User pain 47: a create that hangs is bounded by the reset's deadline, as everything before the first turn is."""
+    """A create that hangs is bounded by the reset's deadline, as everything before the first turn is."""
     server = serve()
 
     async def hang(spec: object, *, place: object) -> None:

@@ -156,7 +156,7 @@ def test_a_port_in_use_is_told_with_the_fix(counter_bundle: Path) -> None:
 
 
 def test_two_servers_side_by_side(counter_bundle: Path) -> None:
-    """User pain 19: with defaults, both come up, and each answers its own clients."""
+    """With defaults, both come up, and each answers its own clients."""
     with child(str(counter_bundle), "--sandbox", "process", "--max-concurrent-envs", "3") as first:
         with child(str(counter_bundle), "--sandbox", "process", "--max-concurrent-envs", "4") as second:
             urls = [server.until("ready")["url"] for server in (first, second)]

@@ -76,7 +76,7 @@ def test_the_factory(env: AgentEnv) -> None:
 
 
 def test_a_trainer_sees_the_tools_and_nothing_else(env: AgentEnv) -> None:
-    """User pains 2 and 3: looking at an environment starts nothing, and its helpers are no tools."""
+    """Looking at an environment starts nothing, and its helpers are no tools."""
     environment = env.factory()
     on_class = {n for n, _ in inspect.getmembers(type(environment), inspect.isfunction) if not n.startswith("_")}
     on_instance = {n for n, _ in inspect.getmembers(environment, inspect.ismethod) if not n.startswith("_")}
@@ -313,7 +313,7 @@ def test_arguments_that_are_no_json_are_told_and_end_nothing(env: AgentEnv, envi
 
 
 def test_a_text_reaches_the_env_to_the_letter(env: AgentEnv, environment: Any) -> None:
-    """User pain 15: quotes, line ends, signs of other planes, and what chat templates are made of."""
+    """Quotes, line ends, signs of other planes, and what chat templates are made of."""
     text = '"it\'s" \\n\n\t {\'a\': "b"} \u2028 🚢 <|im_end|>\n<|im_start|>system </tool_call>'
     environment.reset(**env.dataset[0])
     environment.write(path="kept.txt", text=text)
@@ -323,7 +323,7 @@ def test_a_text_reaches_the_env_to_the_letter(env: AgentEnv, environment: Any) -
 def test_the_token_shows_nowhere(
     local: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """User pain 90: not in ``ps``, not in what an env is started with, not in a log, an error or a pickle."""
+    """Not in ``ps``, not in what an env is started with, not in a log, an error or a pickle."""
     caplog.set_level(logging.DEBUG)
     env = local()
     token = env._local.token
@@ -347,7 +347,7 @@ def test_the_token_shows_nowhere(
 
 
 def test_a_long_answer_is_cut_and_says_so(env: AgentEnv, environment: Any) -> None:
-    """User pain 16: whatever a tool answers, what reaches the trainer is bounded."""
+    """Whatever a tool answers, what reaches the trainer is bounded."""
     environment.reset(**env.dataset[0])
     answer = environment.big(size=3_000_000)
     assert len(answer) < 1_100_000

@@ -1,4 +1,4 @@
-"""The environment class across processes: user pain 9."""
+"""The environment class across processes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_tools_that_cannot_be_methods_are_refused_when_the_class_is_built() -> N
 
 
 def test_tools_named_like_helpers_do_not_replace_them() -> None:
-    """User pain 76: whatever a tool is called, the environment's own methods stay."""
+    """Whatever a tool is called, the environment's own methods stay."""
     cls = made(*({**TOOL, "name": name} for name in ("close", "step", "state", "dataset", "session")))
     assert cls.reset is Environment.reset
     assert cls.get_reward is Environment.get_reward
@@ -154,7 +154,7 @@ def test_one_pool_of_threads_may_use_one_environment(env: Any) -> None:
 
 
 async def test_tools_that_take_long_hold_up_neither_each_other_nor_the_loop(local: Any) -> None:
-    """User pain 5: as AsyncGRPO calls them, from threads of its loop's; each ends by its deadline."""
+    """As AsyncGRPO calls them, from threads of its loop's; each ends by its deadline."""
     env = await asyncio.to_thread(local, max_concurrent_envs=8, tool_timeout=4)
     environments = [(await asyncio.to_thread(lambda: env.factory))() for _ in range(8)]
     loop = asyncio.get_running_loop()

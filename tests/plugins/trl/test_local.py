@@ -1,4 +1,4 @@
-"""The local server ends, with all it deployed, in every way its trainer can end: user pains 1, 19, 37, 86."""
+"""The local server ends, with all it deployed, in every way its trainer can end."""
 
 from __future__ import annotations
 

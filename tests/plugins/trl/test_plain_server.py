@@ -75,7 +75,6 @@ def test_a_rollout_and_its_reward(env: AgentEnv) -> None:
 
 
 def test_words_that_come_with_the_reset_reach_the_model(env: AgentEnv) -> None:
-    """User pain 4."""
     environment: Any = env.factory()
     assert environment.reset(**env.dataset[1]) == "Find my number, of task 1."
     environment.guess(number=3)

@@ -1,4 +1,4 @@
-"""The adapter for ``GRPOTrainer``: user pain 29."""
+"""The adapter for ``GRPOTrainer``."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_its_arguments(env: Any) -> None:
 
 @pytest.mark.parametrize("name", ["grpo", "async_grpo"])
 def test_rows_of_ones_own_are_checked_by_every_adapter(env: Any, name: str) -> None:
-    """User pain 8: before a model is loaded."""
+    """Before a model is loaded."""
     adapter = plugins().trainer_adapter(name)
     some = env.dataset.select([0])
     assert adapter.arguments(env, dataset=some)["train_dataset"] is some

@@ -1,4 +1,4 @@
-"""The ranks of a node share one local server, which ends with the last of them: user pain 20."""
+"""The ranks of a node share one local server, which ends with the last of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of a process that plays rollouts end the run, and nothing else does: user pain 11, without a trainer's weight.
+"""Errors of a process that plays rollouts end the run, and nothing else does, without a trainer's weight.
 
 ``test_training.py`` of the asynchronous trainer does the same with TRL itself.
 """

@@ -1,4 +1,4 @@
-"""Tool schemas to methods, as transformers reads them back: user pains 70 to 73 and 76."""
+"""Tool schemas to methods, as transformers reads them back."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_an_argument_of_a_wrong_type_comes_back_as_a_message(env: AgentEnv, rows
     ],
 )
 def test_a_row_that_cannot_be_played_is_told_before_training(env: AgentEnv, changed: Any, told: str) -> None:
-    """User pain 8: with its number."""
+    """With its number."""
     rows = [dict(row) for row in env.dataset]
     env.check_dataset(rows)
     with pytest.raises(ValueError, match=re.escape(told)):
@@ -193,7 +193,7 @@ def test_a_step_of_grpo_over_all_of_them(env: AgentEnv, examples: Any, tmp_path:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_an_answer_that_is_longer_than_the_context(env: AgentEnv, examples: Any, tmp_path: Path) -> None:
-    """User pain 16: TRL leaves the answer out and ends the rollout, which is scored as it stands; nothing raises."""
+    """TRL leaves the answer out and ends the rollout, which is scored as it stands; nothing raises."""
     flood = {"send_mail": call("bash", command="yes | head -c 900000")}
     rows = env.dataset.filter(lambda row: row["environment"] == "email+bash")
     trainer = trainer_of(

@@ -1,4 +1,4 @@
-"""What ``async_grpo`` finds before a model is loaded: user pain 29 and the page's list of what AsyncGRPO needs."""
+"""What ``async_grpo`` finds before a model is loaded, and the page's list of what AsyncGRPO needs."""
 
 from __future__ import annotations
 

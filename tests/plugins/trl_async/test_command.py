@@ -112,7 +112,7 @@ def test_it_trains_to_the_end_and_saves(one_toolset: Path, model: Path, tmp_path
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_words_that_come_with_the_reset_reach_vllm(tiny_model: Path, tmp_path: Path) -> None:
-    """User pain 4: a server of somebody else's tells a task's words at its reset alone."""
+    """A server of somebody else's tells a task's words at its reset alone."""
     from transformers import AutoTokenizer
 
     command = [sys.executable, str(ROOT / "tests" / "plugins" / "trl" / "plain_server.py")]

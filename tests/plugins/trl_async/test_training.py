@@ -1,4 +1,4 @@
-"""TRL's own AsyncGRPOTrainer on our environments, on a processor: user pains 11 and 29, and TRL's endless waits."""
+"""TRL's own AsyncGRPOTrainer on our environments, on a processor, and TRL's endless waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a set-up is said before a model is loaded, each problem with its fix: user pains 29 and 91."""
+"""What is wrong with a set-up is said before a model is loaded, each problem with its fix."""
 
 from __future__ import annotations
 

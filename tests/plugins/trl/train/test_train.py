@@ -67,7 +67,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.usefixtures("no_processes_left")
 def test_it_trains_and_goes_on_at_the_next_row(train: Train, played: list[Any], tmp_path: Path) -> None:
-    """User pains 12 and 91: on resume the weights come first, and then the rows that a straight run would see next."""
+    """On resume the weights come first, and then the rows that a straight run would see next."""
     whole = train(arguments={"output_dir": str(tmp_path / "whole"), "max_steps": 5, "save_strategy": "no"})
     assert whole.exit_code == 0, whole.output
     straight, played[:] = list(played), []
