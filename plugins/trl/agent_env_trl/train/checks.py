@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from math import lcm
@@ -135,6 +136,9 @@ def checkpoint(settings: Settings, maker: Callable[..., Any]) -> tuple[str | Non
             return None, [Problem("resume", f"needs the path of a checkpoint for {settings.trainer}")] * settings.resume
         missing = Problem("arguments.output_dir", "is missing", "name a folder for checkpoints and the trained model")
         return None, [missing]
+    if unwritable := _unwritable(Path(place)):
+        fix = "name a folder that can be made and written to"
+        return None, [Problem("arguments.output_dir", f"{place} can't hold checkpoints: {unwritable}", fix)]
     kept = _checkpoints(place)
     if settings.resume:
         return (kept[-1], []) if kept else (None, [Problem("resume", f"{place} holds no checkpoint", "leave it out")])
@@ -142,6 +146,14 @@ def checkpoint(settings: Settings, maker: Callable[..., Any]) -> tuple[str | Non
         fix = "set resume: true to go on with it, or another arguments.output_dir"
         return None, [Problem("arguments.output_dir", f"{place} holds the checkpoints of another run", fix)]
     return None, []
+
+
+def _unwritable(folder: Path) -> str:
+    """Why no file can be put into a folder that need not be there yet; empty where one can, as far as rights tell."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
+    if not there.is_dir():
+        return f"{there} is no folder"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} can't be written to"
 
 
 def _checkpoints(folder: str) -> list[str]:

@@ -27,7 +27,8 @@ def problems(requires: Iterable[str], arguments: Mapping[str, Any], *, peft: boo
     asked = {requirement.name for requirement in wanted}
     if TRL in asked and _version(TRL) is not None:
         wanted += _of_trl(extras)
-    wanted += [Requirement(name) for name in ("vllm", "peft") if name in extras]
+    told = {requirement.name for requirement in wanted}
+    wanted += [Requirement(name) for name in ("vllm", "peft") if name in extras - told]
     found = list(dict.fromkeys(problem for requirement in wanted if (problem := _unmet(requirement))))
     return [*found, *(_serving() if local else ()), *_parsing(asked), *_kernels(asked)]
 

@@ -155,6 +155,19 @@ def test_a_used_output_folder_is_refused_but_for_going_on(used: Path) -> None:
     assert found(True, output_dir=str(used)) == (str(used / "checkpoint-10"), [])
 
 
+@pytest.mark.parametrize("inside", ["file", "file/deeper"])
+def test_an_output_folder_that_can_hold_nothing(tmp_path: Path, inside: str) -> None:
+    (tmp_path / "file").touch()
+    (problem,) = found(False, output_dir=str(tmp_path / inside))[1]
+    assert f"{tmp_path / inside} can't hold checkpoints: {tmp_path / 'file'} is no folder" in problem
+
+
+def test_an_output_folder_without_the_right_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
+    (problem,) = found(False, output_dir=str(tmp_path / "new"))[1]
+    assert f"{tmp_path} can't be written to" in problem
+
+
 def test_a_checkpoint_by_its_path(used: Path) -> None:
     assert found(str(used / "checkpoint-2"), output_dir=str(used)) == (str(used / "checkpoint-2"), [])
     _, (problem,) = found(str(used / "checkpoint-12"), output_dir=str(used))
@@ -200,6 +213,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         ({"trl": "1.15.0", "triton": "3.5.0"}, {}, None, ""),
         ({"peft": "0.12.0"}, {"peft": True}, "peft", "0.12.0 is installed, and peft>=0.13.0 is needed"),
         ({"vllm": "0.32.0"}, {"arguments": {"use_vllm": True}}, "vllm", "and vllm<=0.31.0,>=0.22.0 is needed"),
+        ({"vllm": None}, {"arguments": {"use_vllm": True}}, "vllm", "pip install 'vllm<=0.31.0,>=0.22.0'"),
         ({"mcp": "2.3.0"}, {}, "bundle", "and mcp 2.3.0 is installed (serve it where mcp 1 is, with agent-env serve"),
         ({"openenv": None}, {}, "bundle", "openenv isn't installed (pip install 'agentenv-framework[server]')"),
         (
