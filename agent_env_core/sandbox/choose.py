@@ -12,6 +12,7 @@ from agent_env_core.plugins import plugins
 from agent_env_core.sandbox.contract import SandboxProvider
 from agent_env_core.sandbox.host import SandboxHost
 from agent_env_core.sandbox.leases import RUN_LABEL
+from agent_env_core.sandbox.limits import check_environment
 from agent_env_core.sandbox.slots import run_folder
 
 log = logging.getLogger(__name__)
@@ -108,8 +109,10 @@ async def start_host(
         on_progress: Told about the choice, where there is one.
 
     Raises:
-        PluginError, ConfigError: The only provider can't be used, or none of them can; the message has each reason.
+        PluginError, ConfigError: The only provider can't be used, or none of them can; the message has each reason. Or
+            the environment sets a limit that is none.
     """
+    check_environment()
     names = provider_names(sandbox)
     if len(names) == 1:
         host = open_host(names[0], max_running=max_running)

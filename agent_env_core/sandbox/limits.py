@@ -296,6 +296,17 @@ class Limits:
             await asyncio.sleep(seconds)
 
 
+def check_environment() -> None:
+    """Reads the limits that the environment sets, so that a wrong one is told before any episode needs it.
+
+    Raises:
+        ConfigError: A variable holds no such number.
+    """
+    _number(STARTING_VARIABLE)
+    _number(RUNNING_VARIABLE)
+    _rate(RATE_VARIABLE)
+
+
 def _words(pids: list[int]) -> str:
     return ", ".join(f"process {pid}{' (STOPPED)' if process_is_stopped(pid) else ''}" for pid in pids) or "nobody"
 

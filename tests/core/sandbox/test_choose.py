@@ -123,6 +123,14 @@ async def test_limits_are_shared_between_hosts_of_one_machine(known, monkeypatch
     other.spare_place().leave()
 
 
+@pytest.mark.parametrize("variable", ["MAX_STARTING", "MAX_RUNNING", "CREATES_PER_SECOND"])
+async def test_a_limit_that_is_none_is_refused_at_the_start(known, monkeypatch, variable):
+    monkeypatch.setenv(f"AGENT_ENV_{variable}", "0")
+    known(here=FakeProvider())
+    with pytest.raises(ConfigError, match=f"^AGENT_ENV_{variable}=0 must be"):
+        await start_host("here")
+
+
 async def test_without_a_folder_for_them_they_are_its_own(known, monkeypatch, tmp_path, caplog):
     (tmp_path / "run").touch()
     monkeypatch.setenv("AGENT_ENV_RUN_DIR", str(tmp_path / "run"))
