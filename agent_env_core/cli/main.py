@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import click
@@ -15,7 +16,7 @@ from agent_env_core.cli.run import run
 from agent_env_core.cli.sandbox import sandbox
 from agent_env_core.cli.serve import serve
 from agent_env_core.cli.validate import validate
-from agent_env_core.errors import AgentEnvError
+from agent_env_core.errors import AgentEnvError, fix_for
 from agent_env_core.plugins import plugins
 
 
@@ -25,13 +26,21 @@ class CommandLine(click.Group):
     _extended = False
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs a command. An :class:`AgentEnvError` becomes its message and exit status 1, unless ``--debug``."""
+        """Runs a command. An :class:`AgentEnvError` becomes its message and exit status 1, unless ``--debug``.
+
+        So does a full disk, which what is printed may be going to.
+        """
         try:
             return super().invoke(ctx)
         except AgentEnvError as exc:
             if ctx.params.get("debug"):
                 raise
             raise click.ClickException(str(exc)) from exc
+        except OSError as exc:
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT) or ctx.params.get("debug"):
+                raise
+            where = exc.filename or "the output"
+            raise click.ClickException(f"{where} can't be written: {exc.strerror}; {fix_for(exc, '')}") from exc
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command by name; plugins are loaded only for a name that isn't ours."""

@@ -86,6 +86,14 @@ def test_an_error_of_ours_is_a_message_and_no_traceback(monkeypatch: pytest.Monk
     assert isinstance(CliRunner().invoke(main_module.main, ["--debug", "plugins"]).exception, PluginError)
 
 
+def test_a_full_disk_is_a_message_and_no_traceback() -> None:
+    command = [sys.executable, "-m", "agent_env_core.cli", "plugins", "--json"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    told = "Error: the output can't be written: No space left on device; free some space there\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
 def test_the_doctor_works_in_a_mixed_up_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise PluginError("mixed up: do this")
