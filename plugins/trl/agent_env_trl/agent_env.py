@@ -41,6 +41,7 @@ class AgentEnv:
         AgentEnvError: Nothing answers at a URL, it refuses us, or several servers don't serve the same; the message
             names the difference.
         ValueError: No URL is given, a server has no such split, ``reward`` doesn't fit each of its tasks, or a timeout
+        TypeError: What is given is no URL.
             is no number of seconds above 0.
     """
 
@@ -269,7 +270,10 @@ def _timeouts(tool_timeout: float, reset_timeout: float) -> dict[str, float]:
 
 
 def _addresses(urls: str | Sequence[str], token: str | Mapping[str, str] | None) -> list[Address]:
-    urls = [urls] if isinstance(urls, str) else list(urls)
+    urls = list(urls) if isinstance(urls, Sequence) and not isinstance(urls, str) else [urls]
+    for url in urls:
+        if not isinstance(url, str):  # as of a variable of the environment that isn't set
+            raise TypeError(f"{url!r} is no address of an env server: write it as http://host:port")
     tokens = token if isinstance(token, Mapping) else dict.fromkeys(urls, token)
     if strange := set(tokens) - set(urls):
         raise ValueError(f"token= names {', '.join(sorted(strange))}, which isn't one of the URLs: {', '.join(urls)}")

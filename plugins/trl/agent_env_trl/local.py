@@ -154,7 +154,7 @@ class LocalServer:
 
 
 def _bundle_arguments(bundle: Bundle) -> list[str]:
-    for one in bundle.values() if isinstance(bundle, Mapping) else (bundle,):
+    for one in bundle.values() if isinstance(bundle, Mapping) and bundle else (bundle,):
         if not isinstance(one, str | os.PathLike) or not os.fspath(one):
             raise TypeError(
                 f"{one!r} is no bundle: give its folder, the name of an installed bundle, or several by split, as in"

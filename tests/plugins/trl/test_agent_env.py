@@ -297,7 +297,7 @@ def test_a_wrong_setting_is_told_before_an_image_is_built(
     assert "image" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("bundle", [None, 3, "", {"train": None}])
+@pytest.mark.parametrize("bundle", [None, 3, "", {}, {"train": None}])
 def test_what_is_no_bundle_is_refused_by_name(bundle: Any) -> None:
     with pytest.raises(TypeError, match="is no bundle: give its folder, the name of an installed bundle, or several"):
         AgentEnv.local(bundle)

@@ -70,6 +70,12 @@ def test_a_token_for_each_url(urls: list[str], monkeypatch: pytest.MonkeyPatch) 
         AgentEnv(urls, token={"http://elsewhere": "x"})
 
 
+@pytest.mark.parametrize("given", [None, 8000, ["http://a:1", None]])
+def test_what_is_no_address_is_refused_by_name(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"^(None|8000) is no address of an env server: write it as http://host:port"):
+        AgentEnv(given)
+
+
 @pytest.mark.parametrize("given", [[], ["http://a:1", "http://a:1/"]])
 def test_urls_are_some_and_each_once(given: list[str]) -> None:
     with pytest.raises(ValueError, match="must be one or more servers, each given once"):

@@ -155,7 +155,7 @@ class Setup:
             return AgentEnv.local(
                 settings.bundle, sandbox=settings.sandbox, max_concurrent_envs=sessions, warm=settings.warm, **shared
             )
-        except (AgentEnvError, ValueError) as exc:
+        except (AgentEnvError, ValueError, TypeError) as exc:
             self._say(exc)
             return None
 
