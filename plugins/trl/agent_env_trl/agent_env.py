@@ -41,8 +41,8 @@ class AgentEnv:
         AgentEnvError: Nothing answers at a URL, it refuses us, or several servers don't serve the same; the message
             names the difference.
         ValueError: No URL is given, a server has no such split, ``reward`` doesn't fit each of its tasks, or a timeout
-        TypeError: What is given is no URL.
             is no number of seconds above 0.
+        TypeError: What is given is no URL.
     """
 
     def __init__(
