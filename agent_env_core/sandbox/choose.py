@@ -36,20 +36,22 @@ def provider_names(sandbox: str | None) -> tuple[str, ...]:
 
 
 def check_names(sandbox: str | None) -> None:
-    """Refuses what can't become a host on any machine with these plugins.
+    """Refuses what can't become a host on any machine with these plugins; of several names, warns of an unknown one.
 
     Raises:
         ConfigError: See :func:`provider_names`.
         PluginError: None of the providers is installed.
     """
-    missing = []
-    for name in provider_names(sandbox):
+    names, missing = provider_names(sandbox), []
+    for name in names:
         try:
             plugins().sandbox_provider(name)
-            return
         except PluginError as exc:
             missing.append(str(exc))
-    raise PluginError("; ".join(missing))
+    if len(missing) == len(names):
+        raise PluginError("; ".join(missing))
+    for problem in missing:
+        log.warning("sandbox=%r: %s", sandbox, problem)
 
 
 def open_host(
