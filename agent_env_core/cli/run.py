@@ -33,7 +33,11 @@ MOST_KEPT = 16
 @click.option("--api-key-env", default="OPENAI_API_KEY", metavar="NAME", help="The variable that holds the API key.")
 @click.option("--judge-model", metavar="NAME", help="The model for verifiers that ask one.")
 @click.option("--user-model", metavar="NAME", help="The model for prompts that simulate a user.")
-@click.option("--sandbox", metavar="NAME", help="Sandbox provider that envs are deployed with.  [default: docker; hello: process,docker]")
+@click.option(
+    "--sandbox",
+    metavar="NAME",
+    help="Sandbox provider that envs are deployed with.  [default: docker; hello: process,docker]",
+)
 @click.option("--repeat", default=1, type=click.IntRange(1), help="Episodes of each task.")
 @click.option("--concurrency", default=4, type=click.IntRange(1), help="Episodes at once.")
 @click.option("--temperature", type=float, help="Sampling temperature of the model.")
