@@ -21,6 +21,7 @@ from agent_env_core.play.events import EpisodeEvent
 from agent_env_core.play.runner import Runner
 from agent_env_core.plugins import plugins
 from agent_env_core.sandbox.contract import Sandbox, SandboxSpec
+from agent_env_core.sandbox.creates import LOST_TRIES
 from agent_env_core.sandbox.limits import Place
 
 Steps = list[dict[str, Any]]
@@ -293,3 +294,19 @@ async def test_what_the_infrastructure_loses_is_no_score(
     assert isinstance(failure, EpisodeError)
     assert (failure.phase, failure.retryable) == ("deploy", True)
     assert "the engine lost it" in failure.reason
+
+
+async def test_tries_of_a_create_do_not_multiply(
+    bundle: Bundle, open_runner: Open, begin: Begin, monkeypatch: pytest.MonkeyPatch
+):
+    """What always fails is asked as often as the one layer that tries again says, whatever stands above it."""
+    runner = await open_runner(bundle)
+    asked: list[SandboxSpec] = []
+
+    async def lost(spec: SandboxSpec) -> Sandbox:
+        asked.append(spec)
+        raise Unavailable("the engine doesn't answer")
+
+    monkeypatch.setattr(runner.host.provider, "create", lost)
+    error = await failure(await begin(runner, "one-turn"))
+    assert (error.phase, error.retryable, len(asked)) == ("deploy", True, LOST_TRIES)
