@@ -34,7 +34,7 @@ class Settings:
     out: Path
     sft_steps: int = 150
     grpo_steps: int = 15
-    eval_days: int = 64
+    eval_days: int = 48
     seed: int = 0
     sft_batch: int = 32
     rollouts: int = 32
