@@ -63,15 +63,7 @@ class Grpo:
         return problems
 
     def arguments(self, env: AgentEnv, *, dataset: Dataset | None = None) -> dict[str, Any]:
-        """``train_dataset`` and ``environment_factory`` for the trainer.
-
-        Args:
-            env: The ``AgentEnv``.
-            dataset: Rows of your own, in the place of ``env.dataset``.
-
-        Raises:
-            ValueError: A row can't be played; the message has its number.
-        """
+        """See :meth:`agent_env_core.adapters.TrainerAdapter.arguments`: these are the trainer's keywords."""
         return {"train_dataset": checked(env, dataset), "environment_factory": env._factory(together=True)}
 
     def trainer(
