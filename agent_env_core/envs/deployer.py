@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agent_env_core.envs.deployment import Deployment, DeployOptions, deploy
@@ -35,7 +36,8 @@ class Deployer:
         self._host = host
         self._clients = clients or HttpClients(remote=host.provider.capabilities.remote)
         self._images: dict[str, PreparedImage] = {}
-        self._warm = WarmPool(host, self._deploy, warm)
+        self._roles: dict[str, str | None] = {}  # of the latest session, by env
+        self._warm = WarmPool(host, self._deploy_ahead, warm)
 
     @property
     def warm(self) -> int:
@@ -83,11 +85,22 @@ class Deployer:
         """Ends what no episode has taken."""
         await self._warm.aclose()
 
-    async def _deploy(self, env: Env, options: DeployOptions, place: Place) -> Deployment:
+    async def _deploy_ahead(self, env: Env, options: DeployOptions, place: Place) -> Deployment:
+        """Deploys one for nobody yet, and opens the MCP session that whoever takes it will want, if others did."""
+        roles = [self._roles[env.id]] if env.id in self._roles else []
+        return await self._deploy(env, options, place, roles)
+
+    async def _deploy(
+        self, env: Env, options: DeployOptions, place: Place, roles: Sequence[str | None] = ()
+    ) -> Deployment:
         prepared = await self.prepare(env)
         client = self._clients.open()
         try:
-            return await deploy(env, prepared, self._host, client, step_id="", options=options, place=place)
+            deployment = await deploy(
+                env, prepared, self._host, client, step_id="", options=options, place=place, roles=roles
+            )
         except BaseException:
             await client.aclose()
             raise
+        deployment.opened = partial(self._roles.__setitem__, env.id)
+        return deployment

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from agent_env_core.envs.access import ToolAccess
 from agent_env_core.envs.card import CARD_PATH, Card, Method, read_card
 from agent_env_core.envs.http import MAX_BODY, Answer, TooLarge, fetch
 from agent_env_core.envs.images import PreparedImage
+from agent_env_core.envs.mcp import McpError, McpRefusal, McpSession
 from agent_env_core.errors import EpisodeError, Gone, Phase, SandboxError, describe, episode_error
 from agent_env_core.sandbox.contract import SandboxSpec
 from agent_env_core.sandbox.leases import ENV_LABEL
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from agent_env_core.sandbox.contract import Sandbox
     from agent_env_core.sandbox.host import SandboxHost
     from agent_env_core.sandbox.limits import Place
+
+log = logging.getLogger(__name__)
 
 PORT = 18765
 READY_TIMEOUT = 180.0
@@ -55,6 +59,7 @@ class Deployment:
         children: The servers of an env that is made of others; see :mod:`agent_env_core.envs.composed`.
         triggers: What answers calls of its tools, once something was registered.
         clock: Its virtual clock, once it was set.
+        opened: Told the role of each session that is made.
     """
 
     env: Env
@@ -68,6 +73,8 @@ class Deployment:
     children: tuple[Deployment, ...] = ()
     triggers: Triggers | None = None
     clock: VirtualClock | None = None
+    opened: Callable[[str | None], None] = lambda role: None
+    _ahead: dict[str | None, McpSession] = field(default_factory=dict)
 
     @property
     def servers(self) -> tuple[Deployment, ...]:
@@ -78,6 +85,35 @@ class Deployment:
     def mcp_url(self) -> str:
         """Where its tools are called."""
         return self.base_url + self.card.mcp_path
+
+    def session(self, role: str | None) -> McpSession:
+        """An MCP session for a role; its caller opens it, which is quick where that was done ahead."""
+        self.opened(role)
+        return self._ahead.pop(role, None) or McpSession(self.client, self.mcp_url, self.headers, role)
+
+    async def open_ahead(self, role: str | None) -> None:
+        """Opens the session that :meth:`session` will give for a role. If it can't be, that is told to who needs it."""
+        session = McpSession(self.client, self.mcp_url, self.headers, role)
+        try:
+            async with asyncio.timeout(TRY_TIMEOUT):
+                await session.open()
+        except (McpError, McpRefusal, httpx.HTTPError, TimeoutError) as exc:
+            log.debug("no session with the env %r was opened ahead: %s", self.env.name, describe(exc))
+        else:
+            self._ahead[role] = session
+
+    async def answers(self) -> bool:
+        """Whether its server answers, in time that the caller bounds. Forgets what was opened ahead and has been lost.
+
+        Raises:
+            httpx.HTTPError: There is no answer.
+        """
+        for role, session in list(self._ahead.items()):
+            try:
+                await session.ping()
+            except McpError:
+                del self._ahead[role]
+        return bool(self._ahead) or (await fetch(self.client, "GET", self.base_url + CARD_PATH, self.headers)).ok
 
     async def close(self) -> None:
         """Drops the connections to it. Its sandbox is its host's to end."""
@@ -180,12 +216,13 @@ async def deploy(
     step_id: str,
     options: DeployOptions,
     place: Place | None = None,
+    roles: Iterable[str | None] = (),
     ready_timeout: float = READY_TIMEOUT,
 ) -> Deployment:
     """Starts an env and waits until its card answers. Nothing is left behind when it raises or is cancelled.
 
     The client is the deployment's from then on; when this fails it is left open, and its maker's to close. ``place`` is
-    the room that the host gave for it.
+    the room that the host gave for it. For each of ``roles`` a session is opened already.
 
     Raises:
         EpisodeError: Of phase ``deploy``: no sandbox was to be had, the server ended or didn't come up (with the end of
@@ -205,7 +242,10 @@ async def deploy(
                 "deploy",
                 f"the env {env.name!r} should be {env.environment_name!r}, and its card says {card.name!r}: {fix}",
             )
-        return Deployment(env, step_id, sandbox, card, endpoint.url, endpoint.headers, client)
+        deployment = Deployment(env, step_id, sandbox, card, endpoint.url, endpoint.headers, client)
+        for role in roles:
+            await deployment.open_ahead(role)
+        return deployment
     except BaseException as exc:
         await host.destroy(sandbox.id)
         if isinstance(exc, SandboxError):

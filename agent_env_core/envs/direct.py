@@ -56,7 +56,7 @@ class DirectTools:
         key = route.server.env.id, role
         async with self._opening:
             if key not in self._in_role:
-                session = McpSession(route.server.client, route.server.mcp_url, route.server.headers, role)
+                session = route.server.session(role)
                 try:
                     async with asyncio.timeout(CALL_TIMEOUT):
                         await session.open()

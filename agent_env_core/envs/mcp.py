@@ -46,6 +46,9 @@ class McpSession:
         url: The server's MCP endpoint.
         headers: Sent with every request.
         role: The caller's role; None sends none.
+
+    Attributes:
+        role: The same.
     """
 
     def __init__(
@@ -53,23 +56,32 @@ class McpSession:
     ) -> None:
         self._client = client
         self._url = url
-        self._role = role
+        self.role = role
         self._headers = {**headers, "Accept": "application/json, text/event-stream"}
         if role:
             self._headers[ROLE_HEADER] = role
         self._ids = itertools.count(1)
         self._session: str | None = None
+        self._open = False
         self._lingers = False  # whether the server leaves its streams open behind an answer
         self._key = uuid.uuid4().hex  # names the caller's session to tools; a server may have no sessions of its own
 
     async def open(self) -> None:
-        """Starts the session."""
+        """Starts the session, unless that was done."""
+        if self._open:
+            return
         client = {"name": "agent-env", "version": "1"}
         answer = await self._request(
             "initialize", {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": client}
         )
         self._headers["MCP-Protocol-Version"] = str(answer.get("protocolVersion") or PROTOCOL)
         await self._exchange({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        self._open = True
+
+    async def ping(self) -> None:
+        """Returns when the server has answered, and raises McpError where it doesn't know the session any more."""
+        with contextlib.suppress(McpRefusal):  # it has no such method, and answers
+            await self._request("ping", {})
 
     async def list_tools(self) -> list[dict[str, Any]]:
         """The server's tools, all pages of them, as it describes them."""
@@ -92,7 +104,7 @@ class McpSession:
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Calls a tool and returns the result as the server gave it."""
-        meta = {key: value for key, value in ((ROLE_META, self._role), (SESSION_META, self._key)) if value}
+        meta = {key: value for key, value in ((ROLE_META, self.role), (SESSION_META, self._key)) if value}
         return await self._request("tools/call", {"name": name, "arguments": dict(arguments), "_meta": meta})
 
     async def close(self) -> None:

@@ -128,7 +128,7 @@ async def open_tools(envs: Sequence[Deployment], role: str | None) -> Tools:
 async def open_routes(envs: Sequence[Deployment], role: str | None) -> tuple[list[McpSession], list[Route]]:
     """Opens a session with every server of every env and lists all it has; raises like :func:`open_tools`."""
     servers = [(env, server) for env in envs for server in env.servers]
-    sessions = [McpSession(server.client, server.mcp_url, server.headers, role) for _, server in servers]
+    sessions = [server.session(role) for _, server in servers]
     listings = [
         asyncio.create_task(_open(server, session)) for (_, server), session in zip(servers, sessions, strict=True)
     ]

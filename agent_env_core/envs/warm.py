@@ -1,8 +1,9 @@
 """Deployments made before anybody asks for one.
 
 A deploy costs the better part of a second of CPU, most of it an env's imports. Nothing of that depends on the episode,
-so it can be done ahead, while the model generates. What is kept here is fresh: nobody has called it, it serves one
-episode, and it isn't taken back. An episode can't tell it from one that was deployed for it, but for the waiting.
+so it can be done ahead, while the model generates, and so can the opening of the first MCP session. What is kept here is
+fresh: nobody has called its tools or extensions, it serves one episode, and it isn't taken back. An episode can't tell
+it from one that was deployed for it, but for the waiting.
 
 It gives way to everything: nothing is made while an episode waits for a deploy, where memory or room is short, or of an
 env that nobody asked for lately. What isn't used for half an hour is ended.
@@ -22,7 +23,6 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from agent_env_core.envs.card import CARD_PATH
 from agent_env_core.envs.deployment import Deployment, DeployOptions
 from agent_env_core.errors import describe
 from agent_env_core.sandbox.machine import memory
@@ -194,10 +194,9 @@ class WarmPool:
     async def _fits(self, kept: _Kept, deployment: Deployment) -> bool:
         """Whether it lives, and lives as long as is asked."""
         _, options = kept.key
-        url, headers = deployment.base_url + CARD_PATH, deployment.headers
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                answer = await deployment.client.get(url, headers=headers)
+                alive = await deployment.answers()
                 if kept.ends - time.time() < options.ttl:
                     await deployment.sandbox.extend(options.ttl)
         except (httpx.HTTPError, TimeoutError) as exc:
@@ -206,7 +205,7 @@ class WarmPool:
         except Exception as exc:  # a provider that can't extend, or not now
             log.debug("a deployment of %r in stock can't be used: %s", deployment.env.name, describe(exc))
             return False
-        return answer.is_success
+        return alive
 
     # -- keeping
 

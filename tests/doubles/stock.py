@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -30,17 +31,34 @@ def env(name: str = "q") -> Env:
 
 
 class Quay(FakeProvider):
-    """A provider whose sandboxes answer with a card for as long as they live."""
+    """A provider whose sandboxes answer with a card, and to MCP, for as long as they live.
+
+    Attributes:
+        methods: The MCP methods that each was asked for.
+        forgets: Those that don't know their sessions any more.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.methods: dict[str, list[str]] = {}
+        self.forgets: set[str] = set()
 
     async def image_command(self, prepared: str) -> tuple[str, ...]:
         return ("serve",)
 
     def answer(self, request: httpx.Request) -> httpx.Response:
+        name = request.url.host.removesuffix(".invalid")
         try:
-            self.sandboxes[request.url.host.removesuffix(".invalid")].check()
+            self.sandboxes[name].check()
         except (KeyError, Gone) as exc:
             raise httpx.ConnectError("nobody listens") from exc
-        return httpx.Response(200, json=CARD)
+        if request.method != "POST":
+            return httpx.Response(200, json=CARD)
+        message = json.loads(request.content)
+        self.methods.setdefault(name, []).append(message["method"])
+        if name in self.forgets and message["method"] != "initialize":
+            return httpx.Response(404)
+        return httpx.Response(200, json={"jsonrpc": "2.0", "id": message.get("id"), "result": {}})
 
 
 class Clients(HttpClients):

@@ -43,6 +43,55 @@ async def test_no_two_episodes_ever_get_the_same(stock: Open):
     assert len(set(seen)) == len(seen) == 40
 
 
+class TestSessions:
+    """What an episode does first in its env is done ahead: its MCP session is open, in the role that others had."""
+
+    OPENED = ["initialize", "notifications/initialized"]
+
+    async def test_it_is_open_when_it_is_handed_out(self, stock: Open):
+        s = await stock(1)
+        (await s.deploy()).session("planner")
+        [ahead] = await s.ready(1)
+        assert s.fake.methods[ahead] == self.OPENED
+        found = await s.deploy()
+        session = found.session("planner")
+        await session.open()
+        assert (session.role, s.fake.methods[ahead]) == ("planner", [*self.OPENED, "ping"])
+        assert found.session("planner") is not session, "a second turn opens its own"
+
+    async def test_another_role_has_its_own(self, stock: Open):
+        s = await stock(1)
+        (await s.deploy()).session("planner")
+        [ahead] = await s.ready(1)
+        session = (await s.deploy()).session(None)
+        await session.open()
+        assert s.fake.methods[ahead] == [*self.OPENED, "ping", *self.OPENED]
+
+    async def test_none_is_opened_where_nobody_wanted_one(self, stock: Open):
+        s = await stock(1)
+        await s.deploy()
+        await s.ready(1)
+        assert s.fake.methods == {}
+
+    async def test_one_that_the_server_has_forgotten_is_opened_anew(self, stock: Open):
+        s = await stock(1)
+        (await s.deploy()).session(None)
+        [ahead] = await s.ready(1)
+        s.fake.forgets.add(ahead)
+        found = await s.deploy()
+        assert found.sandbox.id == ahead, "its env is as good as before"
+        s.fake.forgets.clear()
+        await found.session(None).open()
+        assert s.fake.methods[ahead] == [*self.OPENED, "ping", *self.OPENED]
+
+    async def test_one_that_cannot_be_opened_costs_nobody_a_deployment(self, stock: Open):
+        s = await stock(1)
+        (await s.deploy()).session(None)
+        s.fake.forgets.update(f"fake-{number}" for number in range(9))  # each refuses what follows `initialize`
+        [ahead] = await s.ready(1)
+        assert (await s.deploy()).sandbox.id == ahead
+
+
 async def test_none_are_made_where_none_are_wanted(stock: Open):
     s = await stock(0)
     await s.deploy()
@@ -65,7 +114,7 @@ async def test_a_dead_one_is_replaced_quietly(stock: Open):
     [(env("other"), OPTIONS), (env(), replace(OPTIONS, ttl=61.0)), (env(), replace(OPTIONS, memory_mb=1))],
 )
 async def test_another_env_or_another_wish_is_another_thing(stock: Open, of: Env, options: DeployOptions):
-    s = await stock(2, Quay(capabilities=replace(CAPABILITIES, limits=True)))
+    s = await stock(2, Quay(capabilities=replace(CAPABILITIES, limits=frozenset({"memory_mb"}))))
     await s.deploy()
     ahead = await s.ready(2)
     found = await s.deploy(of, options)
