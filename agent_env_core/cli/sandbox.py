@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agent_env_core.cli.health import docker_engine
 from agent_env_core.errors import describe
 from agent_env_core.plugins import plugins
 
@@ -28,7 +29,7 @@ MEANINGS = {
     "build": "images are built from a Dockerfile",
     "refs": "images are taken from a registry",
     "gpu": "a sandbox can have a GPU",
-    "limits": "cores and memory are limited",
+    "limits": "the limits that are kept",
     "network": "the network policies that are kept",
     "private_files": "no sandbox sees a file of another, whatever its path",
     "ttl_enforced": "the provider itself ends a sandbox whose time is over",
@@ -83,17 +84,20 @@ def _looked_at(name: str) -> dict[str, Any]:
         can = plugins().sandbox_provider(name)({}).capabilities
     except Exception as exc:  # a provider may raise anything; the others are still looked at
         return {"name": name, "problem": describe(exc), "capabilities": None}
+    if name == "docker" and (engine := docker_engine()).level != "ok":
+        return {"name": name, "problem": f"{engine.value}; {engine.fix}", "capabilities": None}
     return {"name": name, "problem": "", "capabilities": _plain(can)}
 
 
 def _plain(can: Capabilities) -> dict[str, Any]:
-    return {**dataclasses.asdict(can), "network": sorted(can.network)}
+    return {**dataclasses.asdict(can), "limits": sorted(can.limits), "network": sorted(can.network)}
 
 
 def _powers(can: Mapping[str, Any]) -> str:
-    words = {"build": "builds images", "refs": "pulls images", "limits": "limits cores and memory", "gpu": "GPUs"}
+    words = {"build": "builds images", "refs": "pulls images", "gpu": "GPUs"}
     words |= {"ttl_enforced": "keeps TTLs itself", "remote": "elsewhere"}
-    return ", ".join(word for name, word in words.items() if can[name])
+    limits = [f"limits {' and '.join(can['limits'])}"] if can["limits"] else []
+    return ", ".join([*(word for name, word in words.items() if can[name]), *limits])
 
 
 @sandbox.command()
@@ -132,7 +136,7 @@ def show(name: str, config: dict[str, str], as_json: bool) -> None:
 def _word(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ", ".join(map(str, value)) if isinstance(value, list) else "none" if value is None else str(value)
+    return (", ".join(map(str, value)) if isinstance(value, list) else str(value or "")) or "none"
 
 
 def _print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -21,6 +21,7 @@ from agent_env_core.sandbox import allowed
 
 Isolation = Literal["none", "namespace", "container", "vm"]
 NetworkMode = Literal["open", "none", "allow"]
+Limit = Literal["cpu", "memory_mb"]
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Capabilities:
         build: ``Image.context`` works.
         refs: ``Image.ref`` works.
         gpu: ``SandboxSpec.gpu`` works.
-        limits: ``cpu`` and ``memory_mb`` are enforced.
+        limits: Which of ``cpu`` and ``memory_mb`` are enforced.
         network: The network modes it keeps.
         private_files: Two sandboxes that write one absolute path never see each other's file.
         ttl_enforced: The TTL is kept by the provider even when our processes are dead.
@@ -134,7 +135,7 @@ class Capabilities:
     build: bool = False
     refs: bool = False
     gpu: bool = False
-    limits: bool = False
+    limits: frozenset[Limit] = frozenset()
     network: frozenset[NetworkMode] = frozenset({"open"})
     private_files: bool = True
     ttl_enforced: bool = False
@@ -310,8 +311,9 @@ def refuse_unsupported(name: str, capabilities: Capabilities, spec: SandboxSpec)
         raise Unsupported(f"{name}: ttl={spec.ttl:g} must be above 0 and at most {longest or 'finite'}")
     if spec.gpu is not None and not capabilities.gpu:
         raise Unsupported(f"{name}: gpu={spec.gpu!r} was asked for, and this provider has no GPUs")
-    if (spec.cpu is not None or spec.memory_mb is not None) and not capabilities.limits:
-        raise Unsupported(f"{name}: cpu and memory_mb can't be enforced by this provider; leave them unset")
+    for limit, asked in (("cpu", spec.cpu), ("memory_mb", spec.memory_mb)):
+        if asked is not None and limit not in capabilities.limits:
+            raise Unsupported(f"{name}: {limit}={asked:g} can't be enforced by this provider here; leave it unset")
     if spec.network_mode not in capabilities.network:
         kept = ", ".join(sorted(capabilities.network))
         raise Unsupported(f"{name}: network={spec.network!r} can't be kept by this provider; it keeps: {kept}")

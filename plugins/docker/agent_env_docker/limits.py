@@ -1,38 +1,34 @@
-"""Limits that an engine takes and doesn't keep, without a word: without root, on control groups v1 or not delegated."""
+"""Limits that an engine takes and doesn't keep, without a word: on control groups that it has not, or not all of."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
-from agent_env_core.errors import Unsupported
-from agent_env_core.sandbox.contract import SandboxSpec
+from agent_env_core.sandbox.contract import Limit
 
-if TYPE_CHECKING:
-    from docker import APIClient
-
-logger = logging.getLogger("agent_env_docker")
-
-_FLAGS = {"memory": ("MemoryLimit",), "cores": ("CpuCfsQuota", "CPUCfsQuota"), "processes": ("PidsLimit",)}
+_FLAGS: Final = {
+    "memory": ("MemoryLimit",),
+    "swap": ("SwapLimit",),
+    "cores": ("CpuCfsQuota", "CPUCfsQuota"),
+    "processes": ("PidsLimit",),
+}
+_FIELDS: Final[Mapping[str, Limit]] = {"memory": "memory_mb", "cores": "cpu"}
 _FIX = "an engine with root keeps them, and so does one without where cgroup v2 is delegated to its user"
 
 
-def unkept(client: APIClient) -> Collection[str]:
-    """What of memory, cores and processes this engine does not limit; the log says so."""
-    info = client.info()
-    lost = [what for what, flags in _FLAGS.items() if any(info.get(flag) is False for flag in flags)]
-    if lost:
-        logger.warning("docker: this engine does not limit the %s of sandboxes; %s", ", ".join(lost), _FIX)
-    return lost
+def unkept(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """What an engine does not limit, by its own account (``GET /info``); what it does not speak of, it limits."""
+    return tuple(what for what, flags in _FLAGS.items() if any(info.get(flag) is False for flag in flags))
 
 
-def refuse(lost: Collection[str], spec: SandboxSpec) -> None:
-    """Refuses a limit that a sandbox asks for and that would not be kept.
+def claimed(lost: Collection[str]) -> frozenset[Limit]:
+    """The limits of a spec that an engine keeps which does not limit ``lost``."""
+    return frozenset(field for what, field in _FIELDS.items() if what not in lost)
 
-    Raises:
-        Unsupported: There is one.
-    """
-    for what, asked in (("memory", spec.memory_mb), ("cores", spec.cpu)):
-        if asked and what in lost:
-            raise Unsupported(f"docker: {what}={asked:g} can't be kept: this engine does not limit {what}; {_FIX}")
+
+def told(lost: Collection[str]) -> str:
+    """In words, for the log and the doctor."""
+    if not lost:
+        return f"limits {', '.join(_FLAGS)}"
+    return f"does not limit the {', '.join(lost)} of sandboxes; {_FIX}"

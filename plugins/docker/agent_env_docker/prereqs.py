@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from agent_env_docker import tunnel
+from agent_env_docker import limits, tunnel
 from agent_env_docker.tunnel import Tunnel
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Diagnosis:
         host: Where the engine is, as ``DOCKER_HOST`` would say it.
         reason: Why not; empty where ``ok``.
         fix: What to do about it; empty where ``ok``.
+        unkept: What the engine does not limit; see :mod:`agent_env_docker.limits`.
     """
 
     ok: bool
@@ -42,13 +43,14 @@ class Diagnosis:
     host: str
     reason: str = ""
     fix: str = ""
+    unkept: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"Docker {self.version} at {self.host}" if self.ok else f"{self.reason}; {self.fix}"
 
 
 def diagnose(timeout: float = 2.5) -> Diagnosis:
-    """Asks the engine for its version; never takes longer than ``timeout`` seconds, and never raises."""
+    """Asks the engine for its version and its limits; never takes longer than ``timeout`` seconds, and never raises."""
     found: list[Diagnosis] = []
     # A name look-up or an ssh login has no deadline of its own, so the asking happens in a thread that may be left.
     asking = threading.Thread(target=lambda: found.append(_ask(timeout)), name="agent-env-docker-diagnose", daemon=True)
@@ -63,7 +65,8 @@ def _ask(timeout: float) -> Diagnosis:
     except Exception as exc:
         return explain(exc)
     try:
-        return Diagnosis(True, str(client.version().get("Version")), engine_host())
+        version = str(client.version().get("Version"))
+        return Diagnosis(True, version, engine_host(), unkept=limits.unkept(client.info()))
     except Exception as exc:
         return explain(exc)
     finally:

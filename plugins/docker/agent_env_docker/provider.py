@@ -6,7 +6,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,8 @@ class DockerProvider:
         self.settings = settings or Settings()
         self._engine = Engine(self.settings.engine_timeout)
         self._shared_network: str | None = _UNKNOWN
-        self._unkept: Collection[str] | None = None  # limits; None until the engine was asked
+        self._unkept: tuple[str, ...] = ()  # limits
+        self._looked = self._sure = False  # whether the engine was asked for them, and whether it has answered
         self._stays_alive: set[str] = set()  # images in which the keep-alive command was seen to work
 
     @property
@@ -61,18 +62,32 @@ class DockerProvider:
         """``docker``."""
         return "docker"
 
-    @cached_property
+    @property
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """What it can do with the engine at hand, which is asked once, for a moment.
+
+        Where none answered by then, its limits are claimed until the first create, which asks again.
+        """
+        self._look()
         return Capabilities(
             isolation="container",
             remote=self._machine is not None,
             build=True,
             refs=True,
-            limits=True,
+            limits=limits.claimed(self._unkept),
             network=frozenset({"open", "none"}),
             extend=True,
         )
+
+    def explain(self) -> str:
+        """See :class:`agent_env_core.sandbox.contract.Explains`."""
+        self._look()
+        return limits.told(self._unkept)
+
+    def _look(self) -> None:
+        if not self._looked:
+            self._looked = True
+            self._unkept = prereqs.diagnose().unkept
 
     @cached_property
     def _machine(self) -> str | None:
@@ -140,9 +155,11 @@ class DockerProvider:
             return sandbox_id
 
     def _create_and_start(self, client: APIClient, name: str, spec: SandboxSpec) -> str:
-        if self._unkept is None:
-            self._unkept = limits.unkept(client)
-        limits.refuse(self._unkept, spec)
+        if not self._sure:
+            self._unkept, self._sure = limits.unkept(client.info()), True
+            if self._unkept:
+                logger.warning("docker: this engine %s", limits.told(self._unkept))
+            refuse_unsupported(self.name, self.capabilities, spec)
         for last in (False, True):
             shared = "none" if spec.network == "none" else self._network(client)
             created = client.create_container(spec.image, name=name, **self._config(client, spec, shared))

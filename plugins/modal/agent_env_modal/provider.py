@@ -65,7 +65,7 @@ class ModalProvider:
             build=True,
             refs=True,
             gpu=True,
-            limits=True,
+            limits=frozenset({"cpu", "memory_mb"}),
             network=frozenset({"open", "none", "allow"}),
             ttl_enforced=True,
             max_ttl=LONGEST_TTL,

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from pydantic import Field, SecretStr
 
 from agent_env_core.cli import sandbox as command_module
+from agent_env_core.cli.health import Finding
 from agent_env_core.cli.main import main
 from agent_env_core.errors import ConfigError, Unavailable
 from agent_env_core.sandbox.contract import Capabilities
@@ -71,6 +72,13 @@ def test_the_list_says_which_can_be_used(run: Callable[..., Result]) -> None:
     providers = json.loads(run("list", "--json").stdout)["providers"]
     assert [row["name"] for row in providers] == ["broken", "fake", "paid"]
     assert providers[1]["capabilities"]["ttl_enforced"] is True
+
+
+def test_docker_without_an_engine_can_not_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_module, "plugins", lambda: Registry(docker=lambda config: FakeProvider()))
+    silent = Finding("sandboxes", "docker", "no engine answers", "note", "start it")
+    monkeypatch.setattr(command_module, "docker_engine", lambda: silent)
+    assert CliRunner().invoke(main, ["sandbox", "list"]).stdout == "✗ docker  no engine answers; start it\n"
 
 
 def test_one_is_shown_with_its_settings(run: Callable[..., Result]) -> None:

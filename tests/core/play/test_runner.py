@@ -54,7 +54,7 @@ async def test_a_task_that_cant_be_played_is_left_out(
     reasons = {task_id.rpartition("/")[2]: reason for task_id, reason in runner.left_out.items()}
     assert reasons["no-prompt"].startswith("tasks/no-prompt.json: prompts no agent")
     assert reasons["broken-env"].startswith("the image of env 'broken' can't be prepared: ")
-    assert reasons["too-much"].startswith("step 'env': process: cpu and memory_mb can't be enforced")
+    assert reasons["too-much"].startswith("step 'env': process: cpu=2 can't be enforced")
     assert "left out 1 of 4 tasks (too-much): step 'env'" in caplog.text
     assert not any("left out" in line for line in lines)  # they would stand beside the log, and say it twice
     assert await play(await begin(runner, "good"), 3) == {"grade": 1.0}

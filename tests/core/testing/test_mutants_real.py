@@ -131,7 +131,7 @@ async def _first_ones(self: Box, port: int) -> Endpoint:
 
 
 class LiesAboutLimits(Real):
-    claims: ClassVar = {"limits": True}
+    claims: ClassVar = {"limits": frozenset({"cpu", "memory_mb"})}
 
     async def create(self, spec: SandboxSpec) -> Any:
         return await super().create(replace(spec, cpu=None, memory_mb=None))

@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 import requests
-from agent_env_docker import files, limits, provider
+from agent_env_docker import files, limits, prereqs, provider
 
 from agent_env_core.errors import Unavailable, Unsupported
 from agent_env_core.sandbox.contract import SandboxSpec
@@ -127,20 +127,35 @@ def test_what_podman_cannot_name_is_refused():
         files.read(Engine(podman=True, content=("/srv/*", b"1")), ID, "/srv/*")
 
 
-class Limiting:
-    def __init__(self, **flags):
-        self._flags = flags
-
-    def info(self):
-        return self._flags
+ROOTLESS = {"MemoryLimit": False, "SwapLimit": False, "CpuCfsQuota": False, "PidsLimit": False}
 
 
-def test_a_limit_that_would_not_be_kept_is_refused_where_it_is_asked_for(caplog):
-    lost = limits.unkept(Limiting(MemoryLimit=False, CpuCfsQuota=True, PidsLimit=False))
-    assert "does not limit the memory, processes of sandboxes" in caplog.text
-    limits.refuse(lost, SandboxSpec(image="x", ttl=1, cpu=2))
-    with pytest.raises(Unsupported, match=r"memory=64 can't be kept.*cgroup v2"):
-        limits.refuse(lost, SandboxSpec(image="x", ttl=1, memory_mb=64))
-    caplog.clear()
-    assert not limits.unkept(Limiting(MemoryLimit=True, CPUCfsQuota=True))
-    assert not caplog.text
+@pytest.mark.parametrize(
+    ("flags", "claims", "says"),
+    [
+        (ROOTLESS, set(), "does not limit the memory, swap, cores, processes of sandboxes; an engine with root keeps"),
+        ({**ROOTLESS, "MemoryLimit": True}, {"memory_mb"}, "does not limit the swap, cores, processes"),
+        ({"MemoryLimit": True, "CPUCfsQuota": True}, {"cpu", "memory_mb"}, "limits memory, swap, cores, processes"),
+    ],
+)
+async def test_what_an_engine_does_not_limit_is_not_claimed_and_refused(monkeypatch, flags, claims, says):
+    found = prereqs.Diagnosis(True, "20.10", "unix:///x", unkept=limits.unkept(flags))
+    monkeypatch.setattr(prereqs, "diagnose", lambda: found)
+    box = provider.DockerProvider()
+    assert box.capabilities.limits == claims
+    assert says in box.explain()
+    for field in {"cpu", "memory_mb"} - claims:
+        with pytest.raises(Unsupported, match=f"docker: {field}=64 can't be enforced by this provider here"):
+            await box.create(SandboxSpec(image="x", ttl=1, **{field: 64}))
+    await box.aclose()
+
+
+def test_an_engine_that_was_silent_when_it_was_asked_is_asked_at_the_first_create(monkeypatch, caplog):
+    monkeypatch.setattr(prereqs, "diagnose", lambda: prereqs.Diagnosis(False, None, "unix:///x", "silent"))
+    box, engine = provider.DockerProvider(), Engine()
+    engine.info = lambda: ROOTLESS
+    assert box.capabilities.limits == {"cpu", "memory_mb"}
+    with pytest.raises(Unsupported, match="memory_mb=64"):
+        box._create_and_start(engine, "x", SandboxSpec(image="x", ttl=1, memory_mb=64))
+    assert not box.capabilities.limits
+    assert "does not limit the memory, swap, cores, processes" in caplog.text
