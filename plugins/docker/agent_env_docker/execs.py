@@ -122,6 +122,7 @@ class Command:
         self._env = {**env, TOKEN_VARIABLE: self._token}
         self._cwd = cwd
         self._stdin = stdin
+        self._file = f"/tmp/.agent-env-{self._token}" if stdin else ""  # noqa: S108 -- in a sandbox, which is of one tenant
         self._lock = threading.Lock()
         self._over = False  # it must not start any more
         self._exec_id: str | None = None  # set once it may have started
@@ -143,8 +144,17 @@ class Command:
 
     def run(self, client: APIClient) -> ExecResult:
         """Starts it and follows it to its end."""
+        try:
+            return self._run(client)
+        finally:
+            if self._file and self._session is None:  # whoever removes it first has not begun
+                self._remove_input(client)
+
+    def _run(self, client: APIClient) -> ExecResult:
         with inside(client, self._sandbox_id, "running a command"):
-            shell = ["sh", "-c", _START, "sh", *self._input(client), *self._argv]
+            if self._file:
+                files.write(client, self._sandbox_id, self._file, self._stdin)
+            shell = ["sh", "-c", _START, "sh", self._file or "/dev/null", self._file, *self._argv]
             made = client.exec_create(self._sandbox_id, shell, stdin=True, environment=self._env, workdir=self._cwd)
             exec_id = str(made["Id"])
             stream = client.exec_start(exec_id, socket=True)
@@ -157,13 +167,12 @@ class Command:
                     stream.close()
             return self._result(client, exec_id)
 
-    def _input(self, client: APIClient) -> tuple[str, str]:
-        """The file in the sandbox that it reads, and the one to remove first."""
-        if not self._stdin:
-            return "/dev/null", ""
-        path = f"/tmp/.agent-env-{self._token}"  # noqa: S108 -- in a sandbox, which is of one tenant
-        files.write(client, self._sandbox_id, path, self._stdin)
-        return path, path
+    def _remove_input(self, client: APIClient) -> None:
+        try:
+            made = client.exec_create(self._sandbox_id, ["rm", "-f", self._file])
+            client.exec_start(made["Id"])
+        except Exception as exc:  # most likely the sandbox has ended
+            logger.debug("the input of a command stays in %s: %s", short(self._sandbox_id), describe(exc))
 
     def _follow(self, exec_id: str, stream: Any) -> None:
         connection: socket.socket = getattr(stream, "_sock", stream)

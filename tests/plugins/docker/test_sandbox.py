@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 import httpx
 import pytest
+from agent_env_docker import execs
 from agent_env_docker.provider import KEPT_CAPABILITIES, DockerProvider
 from agent_env_docker.settings import Settings
 
-from agent_env_core.errors import Gone, ImageError, Unsupported
+from agent_env_core.errors import Gone, ImageError, Unavailable, Unsupported
 from agent_env_core.sandbox.contract import Image, SandboxSpec
 from agent_env_core.sandbox.leases import EXPIRES_LABEL
 
@@ -247,6 +249,16 @@ async def test_a_call_cancelled_at_any_moment_leaves_nothing_running(make):
         with pytest.raises(asyncio.CancelledError):
             await call
     assert await commands(sandbox) == before
+
+
+async def test_what_a_command_was_to_read_is_gone_where_it_never_began(make, engine):
+    sandbox = await make()
+    given_up = execs.Command(sandbox.id, ["cat"], {}, None, b"secret", 1 << 20)
+    given_up.kill(engine.api)  # as an early cancel does
+    with contextlib.suppress(Unavailable):
+        await asyncio.to_thread(given_up.run, engine.api)
+    assert (await sandbox.exec(["cat"], stdin=b"secret", cwd="/none")).exit_code in (126, 127)
+    assert (await sandbox.exec(["ls", "-A", "/tmp"])).stdout == b""
 
 
 async def test_a_command_that_closes_its_output_is_waited_for(make):
