@@ -55,7 +55,7 @@ async def _teardown(episodes: int) -> Teardown:
     slow: list[float] = []
     instant: list[float] = []
     async with serving(long, ROOM) as (there, _), serving(short, ROOM) as (here, _):
-        waits, does_not = Session(Address.of(f"http://{there}")), Session(Address.of(f"http://{here}"))
+        waits, does_not = Session(Address.of(there)), Session(Address.of(here))
         try:
             for number in range(episodes + 1):  # the first opens the sessions
                 long.fault("kill", delay=REMOVAL)

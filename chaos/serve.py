@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 import uvicorn
-from websockets.asyncio.client import ClientConnection, connect
 
 from agent_env_core.sandbox.host import SandboxHost
 from agent_env_core.server.app import app_of, service_for
 from agent_env_core.server.service import Service
 from agent_env_core.testing.fake import FakeProvider
 from chaos.envs import COUNTER, Counter
+from chaos.wire import Wire, wire
 
 KINDS = ("plain", "plain", "plain", "hangs", "cut-in-reset", "cut-in-call", "abandoned")
 """What a session does: plays to its score, calls a tool that hangs, is cut off, or is abandoned over HTTP while it
@@ -53,7 +51,7 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def serving(fake: FakeProvider, sessions: int) -> AsyncIterator[tuple[str, Service]]:
-    """A server of the counter bundle on ``fake``, in threads of its own; its address and its parts."""
+    """A server of the counter bundle on ``fake``, in threads of its own; its URL and its parts."""
     host = SandboxHost(fake, max_starting=16, max_running=sessions + 4)
     service = service_for(COUNTER, sandbox=host, max_concurrent_envs=sessions, on_progress=lambda line: None)
     ready = threading.Event()
@@ -70,7 +68,7 @@ async def serving(fake: FakeProvider, sessions: int) -> AsyncIterator[tuple[str,
         thread.start()
         try:
             await asyncio.to_thread(ready.wait, 60)
-            yield f"127.0.0.1:{listener.getsockname()[1]}", service
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", service
         finally:
             server.should_exit = True
             await asyncio.to_thread(thread.join, 60)
@@ -87,9 +85,9 @@ async def run(seed: int, sessions: int, *, calls: int = 3, kinds: tuple[str, ...
     """
     dice = random.Random(seed)  # noqa: S311 - it must be repeatable
     fake, served = FakeProvider(app=Counter, start_time=0.02), Served()
-    async with serving(fake, sessions) as (address, service):
+    async with serving(fake, sessions) as (url, service):
         chosen = [(dice.choice(kinds), dice.uniform(0, 0.3)) for _ in range(sessions)]
-        work = (_session(address, kind, after, calls, fake, served, n) for n, (kind, after) in enumerate(chosen))
+        work = (_session(url, kind, after, calls, fake, served, n) for n, (kind, after) in enumerate(chosen))
         for (kind, _), outcome in zip(chosen, await asyncio.gather(*work, return_exceptions=True), strict=True):
             if isinstance(outcome, BaseException):
                 served.problems.append(f"{kind}: {type(outcome).__name__}: {outcome}")
@@ -106,60 +104,45 @@ async def run(seed: int, sessions: int, *, calls: int = 3, kinds: tuple[str, ...
 
 
 async def _session(
-    address: str, kind: str, after: float, calls: int, fake: FakeProvider, served: Served, number: int
+    url: str, kind: str, after: float, calls: int, fake: FakeProvider, served: Served, number: int
 ) -> None:
     await asyncio.sleep(after)
-    async with connect(f"ws://{address}/ws", proxy=None, open_timeout=PATIENCE, ping_interval=None) as wire:
+    async with wire(url, PATIENCE, ping_interval=None) as session:
         key = f"session-{number}"
-        reset: dict[str, Any] = {"split": "train", "index": 0, "session": key, "episode_id": key}
-        reset["tool_timeout"] = 0.5 if kind == "hangs" else PATIENCE
-        await _send(wire, "reset", reset)
+        await session.send_reset(session=key, episode_id=key, tool_timeout=0.5 if kind == "hangs" else PATIENCE)
         if kind == "cut-in-reset":
-            wire.transport.abort()
+            session.cut()
             return
         if kind == "abandoned":
-            url = f"http://{address}/agent-env/v1/sessions/{key}/abandon"
             async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as client:
-                await client.post(url, json={"reason": "the schedule"})
-        first = await _answer(wire)
+                await client.post(f"{url}/agent-env/v1/sessions/{key}/abandon", json={"reason": "the schedule"})
+        first = await session.answer()
         if kind == "abandoned":
             return  # it may have been ready before: then it goes on, and ends with its socket
         _must(first["done"] is False, f"{kind}: its reset failed: {first}")
         for _ in range(calls - 1):
-            await _call(wire, kind, served, "add", amount=1)
+            await _timed(session, kind, served, 1)
         if kind == "cut-in-call":
-            await _send(wire, "step", {"type": "call_tool", "tool_name": "hang", "arguments": {}})
+            await session.send_call("hang")
             await asyncio.sleep(after)
-            wire.transport.abort()
+            session.cut()
         elif kind == "hangs":
-            last = await _call(wire, kind, served, "hang")
+            last = await session.call("hang")
             _must(last["done"] and last["reward"] is None, f"{kind}: a missed deadline must end it unscored: {last}")
         else:
-            await _call(wire, kind, served, "add", amount=3 - (calls - 1))
-            ended = await _call(wire, "", served, "end_turn")
+            await _timed(session, kind, served, 3 - (calls - 1))
+            ended = await session.call("end_turn")
             _must(ended["done"] and ended["reward"] == 1.0, f"{kind}: it must be scored 1.0: {ended}")
             served.scored += 1
+
+
+async def _timed(session: Wire, kind: str, served: Served, amount: int) -> None:
+    began = time.monotonic()
+    await session.call("add", amount=amount)
+    if kind == "plain":
+        served.latencies.append(time.monotonic() - began)
 
 
 def _must(holds: bool, what: str) -> None:
     if not holds:
         raise AssertionError(what)
-
-
-async def _send(wire: ClientConnection, kind: str, data: dict[str, Any]) -> None:
-    await wire.send(json.dumps({"type": kind, "data": data}))
-
-
-async def _answer(wire: ClientConnection) -> dict[str, Any]:
-    async with asyncio.timeout(PATIENCE):
-        data: dict[str, Any] = json.loads(await wire.recv())["data"]
-    return data
-
-
-async def _call(wire: ClientConnection, kind: str, served: Served, tool: str, **arguments: int) -> dict[str, Any]:
-    began = time.monotonic()
-    await _send(wire, "step", {"type": "call_tool", "tool_name": tool, "arguments": arguments})
-    answer = await _answer(wire)
-    if kind == "plain":
-        served.latencies.append(time.monotonic() - began)
-    return answer

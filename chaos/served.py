@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from chaos.envs import COUNTER
+from chaos.wire import Wire, wire
 
 PATIENCE = 120.0
 """Seconds a player waits for an answer; past its server's own deadlines, so that a wait this long is a hang."""
@@ -157,8 +157,8 @@ async def episode(
     """
     began = time.monotonic()
     try:
-        async with connect(f"ws{url.removeprefix('http')}/ws", proxy=None, open_timeout=patience) as wire:
-            ended = await _play(wire, pause, patience, options)
+        async with wire(url, patience) as session:
+            ended = await _play(session, pause, options)
     except (OSError, WebSocketException) as exc:
         ended = Ended(None, f"{type(exc).__name__}: {exc}", "socket")
     except TimeoutError:
@@ -166,33 +166,17 @@ async def episode(
     return Ended(ended.reward, ended.why, ended.kind, time.monotonic() - began)
 
 
-async def _play(
-    wire: ClientConnection,
-    pause: Callable[[], Awaitable[object]] | None,
-    patience: float,
-    options: Mapping[str, object],
-) -> Ended:
-    async def ask(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-        await wire.send(json.dumps({"type": kind, "data": data}))
-        async with asyncio.timeout(patience):
-            answer = json.loads(await wire.recv())
-        if answer["type"] == "error":
-            return {"done": True, "reward": None, "observation": {"error": answer["data"]}}
-        told: dict[str, Any] = answer["data"]
-        return told
-
-    def call(tool: str, **arguments: int) -> Awaitable[dict[str, Any]]:
-        return ask("step", {"type": "call_tool", "tool_name": tool, "arguments": arguments})
-
-    told = await ask("reset", {"split": "train", "index": 0, **options})
+async def _play(session: Wire, pause: Callable[[], Awaitable[object]] | None, options: Mapping[str, object]) -> Ended:
+    await session.send_reset(**options)
+    told = await session.answer()
     if not told["done"]:
-        told = await call("add", amount=1)
+        told = await session.call("add", amount=1)
     if pause is not None:
         await pause()
     if not told["done"]:
-        told = await call("add", amount=2)
+        told = await session.call("add", amount=2)
     if not told["done"]:
-        told = await call("end_turn")
+        told = await session.call("end_turn")
     return _ended(told)
 
 

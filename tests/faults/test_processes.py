@@ -11,11 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
+from agent_env_core.sandbox.leases import OWNER_LABEL, Owner
+from agent_env_core.sandbox.machine import boot_id, host_id, process_start
 from chaos.served import Gate, Server, episode, server
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400), pytest.mark.usefixtures("no_processes_left")]
@@ -28,15 +31,20 @@ TRAINER = ("sh", "-c", '"$@"; exit $?', "sh")
 class Trainer:
     """A trainer, its server, and all that the server made here."""
 
-    def __init__(self, started: Server, containers: Callable[[], set[str]]) -> None:
-        self._containers, self._before = containers, containers()
+    def __init__(self, started: Server, containers_of: Callable[[Owner], list[str]]) -> None:
         self.process = psutil.Process(started.process.pid)
         (self.server,) = self.process.children()
+        pid = self.server.pid
+        self._containers = partial(containers_of, Owner(host_id(), boot_id(), pid, process_start(pid) or "unknown"))
 
     def left(self) -> list[str]:
         """What is left of the server: processes below it, containers."""
-        alive = [process for process in self.below if process.is_running() and process.status() != "zombie"]
-        return [" ".join(process.cmdline()) for process in alive] + sorted(self._containers() - self._before)
+        left = self._containers()
+        for process in self.below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    left.append(" ".join(process.cmdline()))
+        return left
 
     def look(self) -> None:
         """Remembers what there is now, with the reaper, which goes last."""
@@ -51,12 +59,12 @@ class Trainer:
 
 
 @pytest.fixture
-def containers(request: pytest.FixtureRequest) -> Callable[[], set[str]]:
-    """The ids of containers of agent-env, where the test at hand uses Docker."""
+def containers_of(request: pytest.FixtureRequest) -> Callable[[Owner], list[str]]:
+    """The ids of a server's containers, where the test at hand uses Docker."""
     if "docker" not in request.node.callspec.params.values():
-        return set
+        return lambda owner: []
     listed = request.getfixturevalue("containers_with")
-    return lambda: set(listed("agent-env.provider"))
+    return lambda owner: list(listed(f"{OWNER_LABEL}={owner}"))
 
 
 @pytest.fixture
@@ -72,12 +80,12 @@ def orphans() -> Iterator[list[psutil.Process]]:
 @pytest.mark.parametrize("sandbox", KINDS)
 @pytest.mark.parametrize("fault", ["both killed", "server stopped"])
 async def test_a_killed_trainer(
-    sandbox: str, fault: str, containers: Callable[[], set[str]], orphans: list[psutil.Process]
+    sandbox: str, fault: str, containers_of: Callable[[Owner], list[str]], orphans: list[psutil.Process]
 ) -> None:
     """Killed with its server, or beside a server that is stopped (SIGSTOP), which its reaper wakes: gone in 60 s."""
     with server(sandbox, through=TRAINER) as started:
         started.ready()
-        trainer = Trainer(started, containers)
+        trainer = Trainer(started, containers_of)
         orphans.append(trainer.server)
         gate = Gate(4)
         playing = [asyncio.create_task(episode(started.url, pause=gate, patience=90)) for _ in range(4)]
@@ -95,7 +103,7 @@ async def test_a_killed_trainer(
 
 
 @pytest.mark.parametrize("sandbox", KINDS)
-async def test_two_runs_side_by_side_one_of_which_is_killed(sandbox: str, containers: Callable[[], set[str]]) -> None:
+async def test_two_runs_side_by_side_one_of_which_is_killed(sandbox: str) -> None:
     with server(sandbox) as one, server(sandbox) as other:
         for started in (one, other):
             started.ready()
