@@ -88,7 +88,7 @@ def service_for(
     from agent_env_core.server.service import Service
 
     limit, ahead = session_limit(max_concurrent_envs), warm_limit(warm)
-    allow_files(limit)
+    allow_files(limit, ahead)
     plugins().extend()
     if sandbox is None or isinstance(sandbox, str):
         check_names(sandbox)  # an unknown name is refused here, with the names there are

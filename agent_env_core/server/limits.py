@@ -37,11 +37,17 @@ def session_limit(given: int = DEFAULT_SESSIONS) -> int:
 
 
 OWN_FILES, FILES_EACH = 128, 8
-"""Open files that a server has for itself, and at most for a session: while its env starts, when most are open."""
+"""Open files that a server has for itself, and at most for a session, or for a deployment made ahead: while its env
+starts, when most are open."""
 
 
-def allow_files(sessions: int) -> None:
+def allow_files(sessions: int, warm: int | None = None) -> None:
     """Raises this process's limit of open files to what so many sessions need, as far as that is its to raise.
+
+    Args:
+        sessions: How many there may be.
+        warm: How many deployments are made ahead. None, where nobody says, makes no more than there are sessions: for
+            these the limit is raised as far as it may be, and no more is needed.
 
     Raises:
         CapacityError: It is not; the message says how to raise it.
@@ -49,17 +55,20 @@ def allow_files(sessions: int) -> None:
     import resource  # here: a trainer imports this module on any system
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = OWN_FILES + FILES_EACH * sessions
-    if soft == resource.RLIM_INFINITY or soft >= needed:
+    needed = OWN_FILES + FILES_EACH * (sessions + (warm or 0))
+    wanted = needed if warm is not None else needed + FILES_EACH * sessions
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
-        fits = (hard - OWN_FILES) // FILES_EACH
+        fits = (hard - OWN_FILES) // FILES_EACH - (warm or 0)
+        ahead = f" and {warm} deployments made ahead" if warm else ""
         fewer = f", or allow {fits} sessions at most (max_concurrent_envs={fits})" if fits > 0 else ""
         raise CapacityError(
-            f"{sessions} sessions need up to {needed} open files, and this process may have {hard}: "
+            f"{sessions} sessions{ahead} need up to {needed} open files, and this process may have {hard}: "
             f"say `ulimit -n {needed}` before you start it{fewer}"
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def warm_limit(given: int | None = None) -> int | None:
