@@ -38,6 +38,11 @@ def _inside() -> tuple[str, ...]:
     return (program, "-I", "-S", compiled or str(source))
 
 
+def run_command(argv: Sequence[str]) -> list[str]:
+    """The command that runs ``argv`` as a sandbox's, without namespaces."""
+    return [*_inside(), "run", *argv]
+
+
 def hold_command(kind: str, root: Path, mounts: Iterable[Mount], *, user: bool, net: bool) -> list[str]:
     """The command that opens namespaces and holds them; :func:`holder_pid` reads what it says.
 

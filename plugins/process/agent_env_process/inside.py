@@ -1,5 +1,6 @@
 """Run as a program, never imported: opens a sandbox's namespaces, or starts a command in them.
 
+``run PROGRAM [ARGUMENT]…`` becomes a program, without namespaces.
 ``hold ROOT USER NET HOSTNAME [KIND SOURCE TARGET]…`` makes namespaces with these mounts and keeps them.
 ``enter PID START FOLDER PIDS PROGRAM [ARGUMENT]…`` runs a program in those of process ``PID``.
 ``tell PROGRAM [ARGUMENT]…`` becomes a program that makes namespaces by itself, and tells about them on descriptor 3.
@@ -67,6 +68,26 @@ def die_with_parent(parent: int) -> None:
     check(libc.prctl(1, 9, 0, 0, 0), "prctl")
     if os.getppid() != parent:
         os._exit(1)
+
+
+def volunteer() -> None:
+    """Short of memory, the kernel ends this process and what it starts before any that did not say so."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:  # another system
+        pass
+
+
+def forget_coercion() -> None:
+    """Takes out of the environment what Python put there for itself, where ``LANG`` asks for C."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            given = file.read().split(b"\0")
+    except OSError:  # another system
+        return
+    if not any(each.startswith(b"LC_CTYPE=") for each in given):
+        os.environ.pop("LC_CTYPE", None)
 
 
 def drop_privileges() -> None:
@@ -306,8 +327,12 @@ def devices(place: str) -> None:
 if __name__ == "__main__":
     NOTHING = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     verb, *words = sys.argv[1:]
+    volunteer()
+    forget_coercion()
     try:
-        if verb == "enter":
+        if verb == "run":
+            become(".", words)
+        elif verb == "enter":
             enter(words[0], words[1], words[2], int(words[3]), words[4:])
         elif verb == "tell":
             close_gaps(cut_off="--unshare-net" in words)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from agent_env_process.cells import enter_command
+from agent_env_process.cells import enter_command, run_command
 from agent_env_process.images import PreparedImage
 from agent_env_process.paths import LOCAL_PROGRAMS, PathMap, absolute
 from agent_env_process.procs import Known
@@ -114,7 +114,7 @@ class SharedView:
         program = find_program(words[0], env["PATH"], place)
         if program is None:
             raise CannotRun(NOT_FOUND, f"there is no program {argv[0]}")
-        return [program, *words[1:]], place
+        return run_command([program, *words[1:]]), place
 
 
 class CellView:

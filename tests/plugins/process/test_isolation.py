@@ -219,6 +219,20 @@ async def test_a_program_planted_in_it_runs_with_no_rights_either(create):
     assert (await box.exec(["sh"], cwd="/app")).stdout.split()[-1] == b"0" * 16
 
 
+@pytest.mark.parametrize("isolation", ["none", "namespace", "bubblewrap"], indirect=True)
+async def test_short_of_memory_the_kernel_ends_a_sandbox_first(create):
+    """Before the server and the trainer: each process of it, those that hold namespaces too."""
+    box = await create(command=("sh", "-c", "sleep 600 & sleep 600"))
+    assert (await box.exec(["cat", "/proc/self/oom_score_adj"])).stdout == b"1000\n"
+
+    async def all_of_it():
+        seen = [Path(f"/proc/{each.pid}/oom_score_adj").read_text() for each in members(f"{MARK}={box.id}")]
+        return len(seen) > 2 and set(seen) == {"1000\n"}
+
+    await eventually(all_of_it)
+    assert Path("/proc/self/oom_score_adj").read_text() != "1000\n"
+
+
 @each
 async def test_a_tree_that_hides_is_ended(create, provider, no_processes_left):
     script = (

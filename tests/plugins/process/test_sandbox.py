@@ -124,6 +124,12 @@ async def test_the_environment_is_built_from_nothing(create, monkeypatch, state)
     assert (await box.exec(["sh", "-c", 'cd "$HOME" && cd "$TMPDIR"'])).exit_code == 0
 
 
+@with_and_without
+async def test_the_environment_is_as_asked_where_python_would_add_to_it(create):
+    box = await create(env={"LANG": "C"})
+    assert (await box.exec(["sh", "-c", "echo $LANG $LC_CTYPE"])).stdout == b"C\n"
+
+
 @without_namespaces
 async def test_container_paths_mean_the_sandboxs_files(create):
     box = await create()
