@@ -19,8 +19,9 @@ from agent_env_process.mounts import Mount
 from agent_env_process.procs import Known
 
 HOSTNAME = "sandbox"
-WAIT = ("/bin/sh", "-c", "echo ready; exec sleep 2147483647")
-"""What keeps bubblewrap's namespaces open."""
+WAIT = "sleep 2147483647 <&- >&- 2>&- & echo ready; exec <&- >&- 2>&-; wait"
+"""What a shell, the first process in there, does to keep namespaces open: it collects the orphans of other processes,
+and holds no descriptor of this machine's, which they would get at through it."""
 
 _HOLDER = re.compile(rb'"child-pid":\s*(\d+)')
 _READY = re.compile(rb"^ready$", re.MULTILINE)
@@ -55,9 +56,10 @@ def hold_command(kind: str, root: Path, mounts: Iterable[Mount], *, user: bool, 
     """
     if kind == "namespace":
         words = [word for mount in mounts for word in (mount.kind, mount.source, mount.target)]
-        return [*_inside(), "hold", str(root), "1" if user else "0", "1" if net else "0", HOSTNAME, *words]
+        return [*_inside(), "hold", str(root), "1" if user else "0", "1" if net else "0", HOSTNAME, WAIT, *words]
     command = [*_inside(), "tell", "bwrap", "--die-with-parent", "--new-session"]
     command += [
+        "--as-pid-1",  # bubblewrap's own first process would be a program of this machine, mounted as that has it
         "--unshare-pid",
         "--unshare-ipc",
         "--unshare-uts",
@@ -79,7 +81,7 @@ def hold_command(kind: str, root: Path, mounts: Iterable[Mount], *, user: bool, 
                 command += ["--symlink", mount.source, mount.target]
             case _:
                 command += [f"--{mount.kind}", mount.target]
-    return [*command, "--", *WAIT]
+    return [*command, "--remount-ro", "/proc", "--", "/bin/sh", "-c", WAIT]
 
 
 def holder_pid(said: bytes) -> int | None:

@@ -1,7 +1,8 @@
 """Run as a program, never imported: opens a sandbox's namespaces, or starts a command in them.
 
 ``run PROGRAM [ARGUMENT]…`` becomes a program, without namespaces.
-``hold ROOT USER NET HOSTNAME [KIND SOURCE TARGET]…`` makes namespaces with these mounts and keeps them.
+``hold ROOT USER NET HOSTNAME WAIT [KIND SOURCE TARGET]…`` makes namespaces with these mounts, and keeps them by the
+shell's line ``WAIT``.
 ``enter PID START FOLDER PIDS PROGRAM [ARGUMENT]…`` runs a program in those of process ``PID``.
 ``tell PROGRAM [ARGUMENT]…`` becomes a program that makes namespaces by itself, and tells about them on descriptor 3.
 
@@ -20,7 +21,10 @@ NEW_NAMESPACES = {
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
 MOUNT_SETATTR = 442  # the same on every architecture; Linux 5.12
 
-READ_ONLY, NO_SUID, NO_DEV, REMOUNT, BIND, RECURSIVE, PRIVATE, DETACH = 1, 2, 4, 32, 4096, 16384, 1 << 18, 2
+READ_ONLY, NO_SUID, NO_DEV, REMOUNT, BIND, RECURSIVE, PRIVATE, SLAVE = 1, 2, 4, 32, 4096, 16384, 1 << 18, 1 << 19
+DETACH = 2
+LOCKED = 2 | 4 | 8 | 1024 | 2048
+"""Of the flags of a mount those that a user namespace may not take away; statvfs and mount number them alike."""
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
@@ -152,6 +156,9 @@ def enter(pid: str, start: str, folder: str, pids: int, program: list[str]) -> N
         check(libc.setns(handle, NEW_NAMESPACES[name]), f"joining the {name} namespace")
     drop_privileges()  # nothing was imported or run since the files are the sandbox's, and nothing may be before this
     close_gaps(cut_off="net" in names)
+    # Until it has become the program, the child runs one of this machine's, and /proc would lead the sandbox to that
+    # file: as this machine has mounted it, so that its owner, who may be the sandbox's root, could change its mode.
+    check(libc.prctl(4, 0, 0, 0, 0), "prctl")
     child = os.fork()
     if child == 0:
         # Its parent is in another PID namespace and can't be asked for. Should it be dead already, then what this
@@ -160,6 +167,7 @@ def enter(pid: str, start: str, folder: str, pids: int, program: list[str]) -> N
         os.setsid()
         limit_processes(pids)
         become(folder, program)
+    check(libc.prctl(4, 1, 0, 0, 0), "prctl")  # a mark in the environment is how this process is found
     for stream in range(3):  # they are the child's alone, so that their other ends see when it lets go
         os.dup2(NOTHING, stream)
     pass_on(os.waitpid(child, 0)[1])
@@ -224,15 +232,10 @@ def pass_on(status: int) -> None:
 # -- hold
 
 
-def hold(root: str, user: bool, net: bool, hostname: str, mounts: list[tuple[str, str, str]]) -> None:
+def hold(root: str, user: bool, net: bool, hostname: str, wait: str, mounts: list[tuple[str, str, str]]) -> None:
     """Makes the namespaces, says the number of the process that holds them, and waits for its end."""
-    parent, uid, gid = os.getppid(), os.geteuid(), os.getegid()
-    kinds = [name for name in NEW_NAMESPACES if (name != "user" or user) and (name != "net" or net)]
-    check(libc.unshare(sum(NEW_NAMESPACES[name] for name in kinds)), "new namespaces")
-    if user:
-        for name, line in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(line)
+    parent = os.getppid()
+    new_namespaces([name for name in NEW_NAMESPACES if (name != "user" or user) and (name != "net" or net)])
     die_with_parent(parent)
     close_gaps(cut_off=net)
     child = os.fork()
@@ -244,11 +247,21 @@ def hold(root: str, user: bool, net: bool, hostname: str, mounts: list[tuple[str
         build(root, mounts)
         os.setsid()
         drop_privileges()
-        os.execv("/bin/sh", ["sh", "-c", "echo ready; sleep 2147483647 & wait"])  # noqa: S606 - it is the shell
+        os.execv("/bin/sh", ["sh", "-c", wait])  # noqa: S606 - it is the shell
     os.write(1, f'{{"child-pid": {child}}}\n'.encode())
     for stream in range(3):
         os.dup2(NOTHING, stream)
     pass_on(os.waitpid(child, 0)[1])
+
+
+def new_namespaces(kinds: list[str]) -> None:
+    """Moves this process to namespaces of its own; in one of users it is root, and nobody else is anybody."""
+    uid, gid = os.geteuid(), os.getegid()
+    check(libc.unshare(sum(NEW_NAMESPACES[name] for name in kinds)), "new namespaces")
+    if "user" in kinds:
+        for name, line in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(line)
 
 
 def loopback_up() -> None:
@@ -276,6 +289,26 @@ def make_read_only(target: str) -> None:
     check(code, f"mount {target} read-only")
 
 
+def keep_rights(device: str) -> None:
+    """Makes a mounted device read-only: it works as before, but its owner, root, can't change its mode."""
+    flags = os.statvfs(device).f_flag & LOCKED
+    mount("", device, flags=REMOUNT | BIND | READ_ONLY | flags)
+
+
+def keep_rights_here() -> None:
+    """The same for this machine's devices, in this process's view, for a program that mounts them from there."""
+    if os.geteuid() != 0:
+        return
+    try:
+        new_namespaces(["mnt"])
+    except PermissionError:  # a root with few rights, in a container
+        new_namespaces(["user", "mnt"])
+    mount("", "/", flags=RECURSIVE | SLAVE)
+    for device in (f"/dev/{name}" for name in DEVICES):
+        mount(device, device, flags=BIND)
+        keep_rights(device)
+
+
 def build(root: str, mounts: list[tuple[str, str, str]]) -> None:
     """Mounts what the sandbox sees below ``root``, and makes that the root of all."""
     mount("", "/", flags=RECURSIVE | PRIVATE)
@@ -292,6 +325,7 @@ def build(root: str, mounts: list[tuple[str, str, str]]) -> None:
                 make_read_only(place)
         elif kind == "proc":
             mount("proc", place, "proc", NO_SUID | NO_DEV)
+            make_read_only(place)
         elif kind == "dev":
             devices(place)
     os.chdir(root)
@@ -315,6 +349,7 @@ def devices(place: str) -> None:
     for name in DEVICES:
         make_place(f"{place}/{name}", folder=False)
         mount(f"/dev/{name}", f"{place}/{name}", flags=BIND)
+        keep_rights(f"{place}/{name}")
     for name, target in {"fd": "self/fd", "stdin": "self/fd/0", "stdout": "self/fd/1", "stderr": "self/fd/2"}.items():
         os.symlink(f"/proc/{target}", f"{place}/{name}")
     for name in ("pts", "shm"):
@@ -335,11 +370,12 @@ if __name__ == "__main__":
         elif verb == "enter":
             enter(words[0], words[1], words[2], int(words[3]), words[4:])
         elif verb == "tell":
+            keep_rights_here()
             close_gaps(cut_off="--unshare-net" in words)
             os.dup2(1, 3)  # since bubblewrap closes the one that it tells the process's number on
             os.execvp(words[0], words)  # noqa: S606 - a shell is not wanted
         else:
-            triples = [(words[at], words[at + 1], words[at + 2]) for at in range(4, len(words), 3)]
-            hold(words[0], words[1] == "1", words[2] == "1", words[3], triples)
+            triples = [(words[at], words[at + 1], words[at + 2]) for at in range(5, len(words), 3)]
+            hold(words[0], words[1] == "1", words[2] == "1", words[3], words[4], triples)
     except OSError as failed:
         give_up(125, failed.strerror or str(failed))

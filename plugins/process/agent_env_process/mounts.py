@@ -31,10 +31,6 @@ ETC = (
 PREFIX_PARTS = ("bin", "include", "lib", "lib32", "lib64", "share", "ssl")
 """The parts of a Python's prefix that are let in: the prefix may be a home folder."""
 
-STEERING = ("acpi", "asound", "bus", "driver", "fs", "irq", "mtrr", "scsi", "sys", "sysrq-trigger", "tty")
-"""Parts of ``/proc`` that steer the machine. Root of the machine may write there even without a single capability, and
-bubblewrap leaves ``sys`` open to it."""
-
 ACCOUNTS = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
@@ -58,12 +54,9 @@ class Mount:
     source: str = ""
 
 
-SYSTEM = (
-    Mount("proc", "/proc"),
-    *(Mount("readonly", path, path) for path in (f"/proc/{name}" for name in STEERING) if os.path.exists(path)),
-    Mount("dev", "/dev"),
-)
-"""What every sandbox has."""
+SYSTEM = (Mount("proc", "/proc"), Mount("dev", "/dev"))
+"""What every sandbox has. Root of the machine may steer it by ``/proc`` even without a single capability, so all of
+that is read-only."""
 
 
 def visible(image: PreparedImage, libraries: Iterable[str] = ()) -> tuple[Mount, ...]:

@@ -107,7 +107,7 @@ class Child:
             [*_dying_with_us(), *argv],
             env=dict(env),
             cwd=cwd,
-            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdin=subprocess.PIPE,  # without an input too: what is opened here shows the way to this machine's files
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if stderr is None else subprocess.PIPE,
             start_new_session=True,

@@ -117,8 +117,54 @@ async def test_this_machines_files_are_hidden_or_read_only(create, tmp_path, sta
         with pytest.raises(PermissionError):
             await box.write(path, b"x")
     # What steers the machine is only looked at: should a wall be missing, a test that writes would do the damage.
-    steers = "find /proc/sys /proc/sysrq-trigger /proc/irq /proc/bus -writable 2>/dev/null | head -3"
+    steers = "find /proc -xdev -type f -writable 2>/dev/null | head -3"
     assert (await box.exec(shell(steers))).stdout == b""
+
+
+KEEP_ITS_MODE = """
+import glob, os, sys, time
+def changed(path):
+    try:
+        os.chmod(path, os.stat(path).st_mode & 0o7777)  # as it is: should a wall be missing, no harm is done
+        print("changed", os.path.realpath(path))
+    except OSError:
+        pass
+devices = [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty")]
+for path in ["/usr/bin/env", *devices, *glob.glob("/proc/*"), *glob.glob("/proc/self/fd/*")]:
+    if os.path.exists(path) and not os.path.isdir(path) and not os.path.realpath(path).startswith("/proc/"):
+        changed(path)
+print("looking", flush=True)
+seen, ends = set(), time.monotonic() + 60
+while not os.path.exists("/tmp/enough") and time.monotonic() < ends:
+    for path in set(glob.glob("/proc/[0-9]*/exe")) - seen:
+        try:
+            program = os.readlink(path)
+        except OSError:  # not to be seen yet, or ended
+            continue
+        changed(path)
+        if program.endswith("/sleep"):  # before, it was the program that makes a command
+            seen.add(path)
+"""
+
+
+@each
+async def test_root_of_the_machine_changes_no_mode_of_its_files_there(create):
+    """Their owner needs no capability for that, but a way to them: a device, a descriptor, the program of a process."""
+    box = await create()
+    await box.write("/app/modes.py", KEEP_ITS_MODE.encode())
+    looking = asyncio.create_task(box.exec(["python", "-u", "/app/modes.py"]))
+    for _ in range(10):
+        assert (await box.exec(["sleep", "0.02"])).exit_code == 0
+    await box.write("/tmp/enough", b"")
+    assert (await looking).stdout == b"looking\n"
+
+
+@each
+async def test_what_holds_the_namespaces_can_be_told_nothing(create):
+    """What it says is read by the server, all of it."""
+    box = await create()
+    done = await box.exec(shell("ls /proc/1/fd; ls -l /proc/2/fd | grep -v /dev/null | grep -- '->'"))
+    assert done.stdout == b"", done
 
 
 @each
