@@ -1,8 +1,8 @@
 """Who owns a sandbox, until when, and who may take it away.
 
 Every sandbox carries a *lease*: labels that its provider gives back in ``list``. A sandbox is reaped only where its
-owner is provably dead on this machine, or where the lease ran out. A living neighbour's sandbox is never touched, not
-even by a run that shares its provider, account or user.
+owner is provably dead on this machine, or where the lease ran out and nobody here can see the owner live. A living
+neighbour's sandbox is never touched, not even by a run that shares its provider, account or user.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ def _owner(pid: int) -> Owner:  # keyed by the number: a forked child is another
 
 
 def owner_is_dead(owner: Owner) -> bool:
-    """Whether ``owner`` has certainly ended.
+    """Whether ``owner`` has certainly ended."""
+    return _can_be_seen(owner) and process_is_dead(owner.pid, owner.start)
 
-    Only for owners of this machine since its last start can that be known; for all others the lease's end decides.
-    """
-    if owner.host != host_id() or owner.boot != boot_id() or "unknown" in (owner.boot, owner.start):
-        return False
-    return process_is_dead(owner.pid, owner.start)
+
+def _can_be_seen(owner: Owner) -> bool:
+    """Whether it is one of this machine since its last start; for all others the lease's end decides."""
+    return (owner.host, owner.boot) == (host_id(), boot_id()) and "unknown" not in (owner.boot, owner.start)
 
 
 def lease_labels(owner: Owner, run_id: str, ttl: float, *, now: float | None = None) -> dict[str, str]:
@@ -128,10 +128,14 @@ def why_expired(info: SandboxInfo, *, now: float | None = None) -> str | None:
 
 
 def why_reapable(info: SandboxInfo, *, now: float | None = None) -> str | None:
-    """Why ``info`` may be reaped by anybody, or None where it must be left alone."""
+    """Why ``info`` may be reaped by anybody, or None where it must be left alone.
+
+    A lease whose owner is seen to live is for the owner's own reaper to end: only that one knows whether the lease
+    is over, or the clock has jumped and its owner is about to renew it.
+    """
     owner = Owner.parse(info.labels.get(OWNER_LABEL, ""))
-    if owner is not None and owner_is_dead(owner):
-        return f"its owner, process {owner.pid}, is dead"
+    if owner is not None and _can_be_seen(owner):
+        return f"its owner, process {owner.pid}, is dead" if owner_is_dead(owner) else None
     return why_expired(info, now=now)
 
 

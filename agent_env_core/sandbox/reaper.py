@@ -78,7 +78,8 @@ def lives_for(pid: int) -> None:
     """Says that this process is to end when its trainer, process ``pid``, does.
 
     It sees to that itself, unless it is stopped (SIGSTOP) when the trainer goes: then its reaper wakes it. Counts for
-    reapers that are started afterwards.
+    reapers that are started afterwards. A server that several trainers share names none: only the pipe that they all
+    hold tells when the last is gone, and another reader of it would keep them from seeing the server end.
     """
     global _lives_for  # a fact about the process
     _lives_for = replace(Owner.current(), pid=pid, start=process_start(pid) or "unknown")

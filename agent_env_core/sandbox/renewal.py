@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import time
 
 from agent_env_core.errors import Gone, Unsupported, describe
 from agent_env_core.sandbox.clocks import Jumps
@@ -23,14 +23,18 @@ LOOK = 10.0
 
 
 class Renewals:
-    """Keeps the leases of one host, each by itself: one that hangs delays no other."""
+    """Keeps the leases of one host, each by itself, so that one that hangs delays no other; one watch wakes all."""
 
     def __init__(self) -> None:
         self._keeping: dict[str, asyncio.Task[None]] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._jumped = asyncio.Event()  # at the next jump; each has one of its own
 
     def keep(self, sandbox: Sandbox, ttl: float) -> None:
         """Renews the lease of ``sandbox`` to ``ttl`` seconds again and again, until :meth:`stop` or its end."""
         self.stop(sandbox.id)
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="clock of leases")
         self._keeping[sandbox.id] = asyncio.create_task(self._keep(sandbox, ttl), name=f"lease of {sandbox.id}")
 
     def stop(self, sandbox_id: str) -> None:
@@ -41,17 +45,26 @@ class Renewals:
 
     async def aclose(self) -> None:
         """Lets all of them run out."""
-        tasks = list(self._keeping.values())
+        tasks = [*self._keeping.values(), *([self._watching] if self._watching is not None else [])]
         self._keeping.clear()
+        self._watching = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep(self, sandbox: Sandbox, ttl: float) -> None:
-        pause, jumps = ttl * RENEW_AT, Jumps()
+    async def _watch(self) -> None:
+        jumps = Jumps()
         while True:
-            await _sleep(pause, jumps)
-            pause = ttl * RENEW_AT
+            await asyncio.sleep(LOOK)
+            if jumps.seen():
+                self._jumped.set()
+                self._jumped = asyncio.Event()
+
+    async def _keep(self, sandbox: Sandbox, ttl: float) -> None:
+        pause, jumped = ttl * RENEW_AT, self._jumped
+        while True:
+            await _sleep(pause, jumped)
+            pause, jumped = ttl * RENEW_AT, self._jumped  # a jump while it is renewed counts
             try:
                 async with asyncio.timeout(EXTEND_TIMEOUT):
                     await sandbox.extend(ttl)
@@ -63,8 +76,8 @@ class Renewals:
                 log.debug("the lease of %s can't be renewed now: %s", sandbox.id, describe(exc))
 
 
-async def _sleep(seconds: float, jumps: Jumps) -> None:
+async def _sleep(seconds: float, jumped: asyncio.Event) -> None:
     """Sleeps; not beyond a jump of the clock that leases are written in."""
-    ends = time.monotonic() + seconds
-    while (left := ends - time.monotonic()) > 0 and not jumps.seen():  # noqa: ASYNC110 - no event tells of a jump
-        await asyncio.sleep(min(left, LOOK))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await jumped.wait()

@@ -14,7 +14,6 @@ from agent_env_core.sandbox.contract import Image, SandboxInfo, SandboxSpec
 from agent_env_core.sandbox.leases import (
     EXPIRES_LABEL,
     EXPIRY_GRACE,
-    OWNER_LABEL,
     Owner,
     expiry,
     lease_labels,
@@ -112,6 +111,7 @@ def test_a_lease_without_an_owner_ends_with_its_time():
 def test_a_living_owners_sandbox_is_left_alone_and_a_dead_ones_is_not():
     alive = SandboxInfo("x", lease_labels(Owner.current(), "run", 600))
     assert why_reapable(alive) is None
+    assert why_reapable(SandboxInfo("x", lease_labels(Owner.current(), "run", 600, now=0))) is None, "the clock was set"
     dead = replace(Owner.current(), start="1")
     assert "is dead" in why_reapable(SandboxInfo("x", lease_labels(dead, "run", 600)))
     elsewhere = replace(Owner.current(), host="other-00000000")
@@ -154,7 +154,7 @@ class TestReap:
         assert list(reaped.failed.values()) == ["no answer"]
 
     async def test_a_renewed_lease_is_not_ended(self, fake):
-        box = await self.make(fake, **{OWNER_LABEL: str(Owner.current()), EXPIRES_LABEL: "1"})
+        box = await self.make(fake, **{EXPIRES_LABEL: "1"})
 
         def why(info):
             reason = why_reapable(info, now=time.time())

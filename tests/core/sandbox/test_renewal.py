@@ -40,17 +40,40 @@ def test_what_a_time_service_shifts_is_no_jump(wall):
 
 @pytest.mark.parametrize("seconds", [3 * 3600.0, -3 * 3600.0])
 async def test_a_lease_is_renewed_at_once_when_the_clock_jumps(wall, seconds):
-    """A laptop that slept, a clock that was set: the lease of a living owner must not look ended."""
+    """A laptop that slept, a clock that was set: the leases of a living owner must not look ended."""
+    renewed: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
+
+    def box(id):
+        async def extend(ttl):
+            renewed.put_nowait((id, ttl))
+
+        return SimpleNamespace(id=id, extend=extend)
+
+    renewals = Renewals()
+    for id in ("one", "other"):
+        renewals.keep(box(id), 7200)
+    await asyncio.sleep(0)  # they begin to wait
+    wall.ahead = seconds
+    async with asyncio.timeout(30):
+        assert {await renewed.get(), await renewed.get()} == {("one", 7200), ("other", 7200)}
+    await renewals.aclose()
+    assert renewed.empty()
+
+
+async def test_a_jump_while_a_lease_is_renewed_counts(wall):
+    """What was written is of the clock as it was."""
     renewed: asyncio.Queue[float] = asyncio.Queue()
 
     async def extend(ttl):
         renewed.put_nowait(ttl)
+        if wall.ahead == 3600.0:
+            wall.ahead = 7200.0
+            await renewals._jumped.wait()
 
     renewals = Renewals()
     renewals.keep(SimpleNamespace(id="box", extend=extend), 7200)
     await asyncio.sleep(0)  # it begins to wait
-    wall.ahead = seconds
+    wall.ahead = 3600.0
     async with asyncio.timeout(30):
-        assert await renewed.get() == 7200
+        assert [await renewed.get(), await renewed.get()] == [7200, 7200]
     await renewals.aclose()
-    assert renewed.empty()
