@@ -81,9 +81,16 @@ class Player:
         self._reset_seconds = reset_seconds
         self._key = ""
         self._link: Connection | None = None
+        self._dialling: asyncio.Task[Connection] | None = None
         self._episode: Episode | None = None
 
     # -- opening
+
+    async def dial(self) -> None:
+        """Begins to open the first connection, and returns at once; an error of it is for the reset that needs it."""
+        if self._dialling is None and self._link is None and not self._key:
+            self._dialling = asyncio.create_task(self._dial())
+            self._dialling.add_done_callback(lambda dialling: dialling.cancelled() or dialling.exception())
 
     async def begin(self, row: Row) -> None:
         """Starts the next episode and returns while it deploys. The first one also finds out whether there's room.
@@ -93,12 +100,17 @@ class Player:
             AgentEnvError: A host refuses us.
         """
         previous, self._episode = self._episode, None
-        if self._link is None and not self._key:
+        await self.dial()
+        if self._dialling is not None:
+            dialling, self._dialling = self._dialling, None
             with contextlib.suppress(EpisodeError):  # nothing answers: `_open` tries again, behind, and says so
-                self._link = await self._dialled(connect(self._hosts))
+                self._link = await dialling
         episode = Episode(row)
         episode.opening = asyncio.create_task(self._guard(episode, self._open(episode, previous), "deploy"))
         self._episode = episode
+
+    async def _dial(self) -> Connection:
+        return await self._dialled(connect(self._hosts))
 
     async def _dialled(self, opening: Awaitable[Connection]) -> Connection:
         link = await opening
@@ -268,8 +280,14 @@ class Player:
         """Closes the connection, which ends the episode; never raises. The next reset opens a new one."""
         episode, self._episode = self._episode, None
         link, self._link, self._key = self._link, None, ""
+        dialling, self._dialling = self._dialling, None
         if episode is not None:
             episode.cancel()
+        if dialling is not None:
+            dialling.cancel()
+            [dialled] = await asyncio.gather(dialling, return_exceptions=True)
+            link = dialled if isinstance(dialled, Connection) else None
+            self._key = ""
         if link is not None:
             await link.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import weakref
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from agent_env_core.client.address import Address
-from agent_env_core.client.loop import run, run_behind
+from agent_env_core.client.loop import client_loop, run, run_behind
 from agent_env_core.client.messages import Offered, Outcome, Row, ToolAnswer, Turn
 from agent_env_core.client.plain import PlainPlayer
 from agent_env_core.client.player import Player
@@ -78,6 +79,16 @@ class Session:
             self._forgotten.atexit = False
         return self._player
 
+    @property
+    def opened(self) -> bool:
+        """Whether a reset, or :meth:`dial`, has begun to open it in this process."""
+        return self._player is not None and self._pid == os.getpid()
+
+    def dial(self) -> None:
+        """Begins to open the socket, and returns at once: the first reset then finds it open, or waits for it."""
+        if not self.opened:
+            asyncio.run_coroutine_threadsafe(self._mine.dial(), client_loop())
+
     def reset(self, split: str, index: int, task_id: str | None = None) -> None:
         """Starts the next episode, and returns while it deploys. An episode still under way is abandoned.
 
@@ -114,8 +125,8 @@ class Session:
 
     def conclude(self) -> None:
         """Ends what is open, so that scoring starts, and returns at once."""
-        if self._player is not None and self._pid == os.getpid():
-            run(self._player.conclude())
+        if self.opened:
+            run(self._mine.conclude())
 
     def outcome(self) -> Outcome:
         """The scores; ends what is open with an empty reply, and waits for the verifier.

@@ -103,7 +103,11 @@ class Environment:
                 f"a row says what to play by its columns split, index and task_id, and this one has: {', '.join(row)};"
                 " train on env.dataset, or keep these columns in your own dataset"
             )
+        first = not self._session.opened
         self._session.reset(str(row["split"]), int(row["index"]), row.get("task_id"))
+        if first and self._spec.together:  # the trainer has made the others for the same batch, and resets them next
+            for other in list(self._instances):
+                other._session.dial()
         if not self._spec.plain or any(message.get("content") for message in row.get("prompt") or ()):
             return None
         try:

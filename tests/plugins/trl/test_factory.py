@@ -193,6 +193,17 @@ def test_a_batch_known_to_be_complete_is_scored_at_once(env: Any) -> None:
     assert os.getpid() == environments[0]._session._pid
 
 
+def test_the_sockets_of_a_batch_are_opened_at_its_first_reset(env: Any) -> None:
+    """`GRPOTrainer` makes as many environments as a batch needs and resets them one after another."""
+    for factory, behind in ((env.factory, False), (env._factory(together=True), True)):
+        first, other = factory(), factory()
+        assert not other._session.opened, "making one touches no network"
+        first.reset(**env.dataset[0])
+        assert other._session.opened is behind
+        for environment in (first, other):
+            environment._session.close()
+
+
 @pytest.mark.parametrize(
     ("outcome", "combine", "said"),
     [
