@@ -8,6 +8,7 @@ server answering pings while a long call runs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
 from typing import TYPE_CHECKING
@@ -93,4 +94,5 @@ class _Watched:
     async def send(self, message: Message) -> None:
         """Sends, unless nobody is there any more."""
         if not self._gone:
-            await self._send(message)
+            with contextlib.suppress(OSError):  # it has just gone, and `read` is about to be told
+                await self._send(message)
