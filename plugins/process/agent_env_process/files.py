@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,20 +45,16 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def remove_tree(path: Path) -> bool:
-    """Removes a folder with everything in it, folders without write permission included.
+    """Removes a folder with everything in it, whatever a sandbox made of it.
 
     Returns:
         Whether nothing is left.
     """
-    shutil.rmtree(path, ignore_errors=True)
-    if path.exists():
-        path.chmod(0o700)
-        for parent, folders, _ in os.walk(path):
-            for folder in folders:
-                inner = os.path.join(parent, folder)
-                if not os.path.islink(inner):
-                    os.chmod(inner, 0o700)
+    with contextlib.suppress(RecursionError):  # folders in folders, by the thousand
         shutil.rmtree(path, ignore_errors=True)
+    if path.exists():  # those, or folders without the permission to write: these programs take any depth
+        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+            subprocess.run([*command, "--", path], stderr=subprocess.DEVNULL, check=False)
     return not path.exists()
 
 

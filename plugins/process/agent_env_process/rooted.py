@@ -17,6 +17,8 @@ from pathlib import Path
 
 MOST_LINKS = 40
 """As many as Linux follows for one path."""
+MOST_FOLDERS = 200
+"""Each holds a descriptor open, of which this process has only so many, and a sandbox can make any number."""
 
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -78,14 +80,22 @@ class Rooted:
             # Not blocking, since a pipe in a file's place would hold this up for ever.
             descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644, dir_fd=folder)
             try:
-                mode = os.fstat(descriptor).st_mode
-                if stat.S_ISDIR(mode):
+                status = os.fstat(descriptor)
+                if stat.S_ISDIR(status.st_mode):
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-                if not stat.S_ISREG(mode):
-                    raise PermissionError(errno.EPERM, "only regular files can be read and written", path)
+                if not stat.S_ISREG(status.st_mode) or self._is_kernels(status):
+                    raise PermissionError(errno.EPERM, "only regular files on a disk can be read and written", path)
                 yield descriptor
             finally:
                 os.close(descriptor)
+
+    def _is_kernels(self, status: os.stat_result) -> bool:
+        """Whether a file is one of ``/proc``, which shows more to this process than to the sandbox."""
+        try:
+            kernels = os.lstat(self._root / "proc").st_dev
+        except FileNotFoundError:
+            return False
+        return status.st_dev == kernels != os.stat(self._root).st_dev
 
     @contextmanager
     def _found(self, path: str, *, make: bool) -> Iterator[tuple[int, str]]:
@@ -117,6 +127,8 @@ class Rooted:
                 if not any(rest not in ("", ".") for rest in parts):
                     name = part
                     break
+                if len(folders) > MOST_FOLDERS:
+                    raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
                 if make:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(part, dir_fd=folders[-1])
@@ -143,7 +155,7 @@ def _named(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        if exc.errno in (errno.EROFS, errno.ELOOP, errno.ENXIO, errno.ETXTBSY):
+        if exc.errno in (errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO, errno.ETXTBSY):
             raise PermissionError(exc.errno, os.strerror(exc.errno), path) from None
         if exc.filename != path and exc.errno is not None:
             raise OSError(exc.errno, os.strerror(exc.errno), path) from None

@@ -87,7 +87,8 @@ class State:
             Busy: The machine has run out of something for now.
         """
         try:
-            self._leases.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in (self._leases, self._boxes):  # a sandbox can let others into its own folder
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock.touch(mode=0o600)
         except OSError as exc:
             raise creation_error(exc, self._trouble("write to", exc)) from exc

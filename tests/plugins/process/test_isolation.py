@@ -181,7 +181,8 @@ async def test_a_link_leads_nowhere_out_of_the_sandbox(create, tmp_path):
     await box.write("/app/link", b"mine")
     assert secret.read_text() == "secret"
     assert (await box.exec(["cat", str(secret)])).stdout == b"mine"
-    for path in ("/app/pipe", "/app/loop", "/dev/null"):
+    await box.exec(shell("ln -s /proc/kmsg /app/kernel"))  # which this process may read, and the sandbox may not
+    for path in ("/app/pipe", "/app/loop", "/dev/null", "/app/kernel", "/proc/1/environ"):
         with pytest.raises(PermissionError):
             await box.read(path)
 

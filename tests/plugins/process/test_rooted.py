@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from agent_env_process.rooted import Rooted
+from agent_env_process.rooted import MOST_FOLDERS, Rooted
 
 
 @pytest.fixture
@@ -83,3 +83,16 @@ def test_descriptors_are_given_back(root):
         with pytest.raises(FileNotFoundError):
             test_files.read("/app/deep/../none/x")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_path_of_any_depth_takes_few_descriptors(root):
+    files = Rooted(root)
+    deep = "/".join(["app"] + ["d"] * MOST_FOLDERS)
+    with pytest.raises(PermissionError, match="too long") as caught:
+        files.write(f"/{deep}/file", b"x")
+    assert caught.value.filename == f"/{deep}/file"
+    (root / "short").symlink_to("/".join(["app"] + ["d"] * (MOST_FOLDERS - 1)))
+    with pytest.raises(PermissionError, match="too long"):
+        files.read("/short/d/file")
+    files.write("/app/" + "../app/" * MOST_FOLDERS + "file", b"y")
+    assert files.read("/app/file") == b"y"

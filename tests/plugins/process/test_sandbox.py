@@ -152,7 +152,8 @@ async def test_only_the_user_may_look_into_sandboxes(create, state):
     lease = next((state.folder / "leases").glob(f"{box.id}*"))
     assert stat.S_IMODE(lease.stat().st_mode) == 0o600
     assert stat.S_IMODE(state.root(box.id).stat().st_mode) == 0o700
-    assert stat.S_IMODE((state.folder / "leases").stat().st_mode) == 0o700
+    for folder in ("leases", "boxes"):
+        assert stat.S_IMODE((state.folder / folder).stat().st_mode) == 0o700
 
 
 # -- ends
