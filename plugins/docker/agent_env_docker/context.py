@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from agent_env_core.bundle.dockerfile import read_dockerfile
-from agent_env_core.errors import ImageError
+from agent_env_core.errors import ConfigError, ImageError
 
 _SCHEME = b"agent-env-image-2"  # part of every digest: raise it when what is made of the same files changes
 
@@ -109,8 +109,15 @@ class Context:
 
     @contextmanager
     def packed(self) -> Iterator[tuple[str, IO[bytes]]]:
-        """The tar to send, and the digest of just that: the files may have changed since :meth:`digest`."""
-        with tempfile.TemporaryFile() as file:
+        """The tar to send, and the digest of just that: the files may have changed since :meth:`digest`.
+
+        Raises:
+            ImageError: A file can't be read.
+            ConfigError: There is no room for the tar among this machine's temporary files.
+        """
+        with _temporary():
+            file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 -- closed below; what is buffered fails there again
+        with file:
             sink = _Digest(file)
             self._write(cast("IO[bytes]", sink))
             file.seek(0)
@@ -154,10 +161,25 @@ class _Digest:
     def write(self, data: bytes) -> int:
         self._hash.update(data)
         if self._file is not None:
-            self._file.write(data)
+            left = memoryview(data)
+            with _temporary():
+                while left:
+                    left = left[self._file.write(left) :]
         return len(data)
 
     def hexdigest(self, dockerfile: str) -> str:
         whole = self._hash.copy()
         whole.update(dockerfile.encode())
         return whole.hexdigest()[:16]
+
+
+@contextmanager
+def _temporary() -> Iterator[None]:
+    """Tells a failure of the temporary file from one of the files that go into it."""
+    try:
+        yield
+    except OSError as exc:
+        raise ConfigError(
+            f"docker: the build context does not fit among temporary files: {exc}; free some space at "
+            f"{tempfile.tempdir}, or name another folder in TMPDIR"
+        ) from exc

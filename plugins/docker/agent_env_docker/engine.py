@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_env_core.errors import ConfigError, NotSetUp, Unavailable, describe
@@ -77,8 +78,12 @@ class Engine:
         Args:
             work: Given the client.
             undo: Takes back what ``work`` has made, in a thread too, where the caller was cancelled meanwhile.
+
+        Raises:
+            Unavailable: There is no thread to be had, or the provider was closed.
         """
-        job = self._calls.submit(lambda: work(self.client()))
+        with _threads():
+            job = self._calls.submit(lambda: work(self.client()))
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:
@@ -106,6 +111,9 @@ class Engine:
         """Runs long blocking work in a thread of its own, and gives a future that is safe to abandon.
 
         The thread is a daemon: work that hangs never keeps the process from ending.
+
+        Raises:
+            Unavailable: There is no thread to be had.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -131,7 +139,8 @@ class Engine:
             except RuntimeError:  # the loop is closed: nobody waits
                 return
 
-        threading.Thread(target=run, name="agent-env-docker-long", daemon=True).start()
+        with _threads():
+            threading.Thread(target=run, name="agent-env-docker-long", daemon=True).start()
         return future
 
     async def aclose(self) -> None:
@@ -140,3 +149,12 @@ class Engine:
         client: Any = self._client
         if client is not None:
             client.close()
+
+
+@contextmanager
+def _threads() -> Iterator[None]:
+    """What Python raises where a thread can't be started, as the contract has it."""
+    try:
+        yield
+    except RuntimeError as exc:
+        raise Unavailable(f"docker: no thread can be had for a call of the engine: {exc}") from exc

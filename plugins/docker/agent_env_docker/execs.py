@@ -50,6 +50,8 @@ _COMMAND_FAULTS = (
     "not a directory",
     "exec format error",
 )
+# And where the engine's machine is.
+_ENGINE_FAULTS = ("no space left on device", "too many open files")
 _STDOUT, _STDERR = 1, 2
 _GRACE = 5.0
 _SLOW_START = 30.0
@@ -240,6 +242,8 @@ class Command:
         """The engine could not start the shell, or the shell the command."""
         said = self.stdout + self.stderr
         text = said.decode(errors="replace").strip()
+        if any(fault in text.lower() for fault in _ENGINE_FAULTS):
+            raise Unavailable(f"docker: a command in {short(self._sandbox_id)} could not be started: {text}")
         if not any(fault in text.lower() for fault in _COMMAND_FAULTS):
             require_alive(client, self._sandbox_id)
         if '"sh"' in text and "executable file not found" in text.lower():

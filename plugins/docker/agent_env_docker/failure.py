@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 FILE_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 _LOG_LINES = 20
+_POOLS = "remove unused networks (`docker network prune`) or widen default-address-pools"
 
 # Fragments of the engine's own words, most telling first. An engine's status code alone says little: 500 covers a full
 # disk, a taken port and a program that isn't in the image.
@@ -26,10 +27,20 @@ _KNOWN: tuple[tuple[str, Callable[[str], SandboxError]], ...] = (
             "`agent-env gc --images --yes` removes what agent-env built and nothing uses"
         ),
     ),
+    ("fully subnetted", lambda text: Busy(f"{text}; {_POOLS}", 5.0)),
+    ("non-overlapping ipv4 address pool", lambda text: Busy(f"{text}; {_POOLS}", 5.0)),
     (
-        "fully subnetted",
+        "no available ipv4 addresses",
         lambda text: Busy(
-            f"{text}; remove unused networks (`docker network prune`) or widen default-address-pools", 5.0
+            f"{text}; the network of all sandboxes is full: set AGENT_ENV_MAX_RUNNING to what it holds, or give the "
+            "engine larger default-address-pools and remove the network, which is made anew",
+            5.0,
+        ),
+    ),
+    (
+        "exchange full",
+        lambda text: Busy(
+            f"{text}; a bridge of Linux takes 1,024 containers: set AGENT_ENV_MAX_RUNNING below that", 5.0
         ),
     ),
     ("toomanyrequests", lambda text: Busy(f"{text}; the registry limits pulls: log in to it, or wait", 60.0)),
@@ -44,6 +55,7 @@ _KNOWN: tuple[tuple[str, Callable[[str], SandboxError]], ...] = (
         lambda text: ConfigError(f"{text}; Podman's init is missing on the engine's machine (apt install catatonit)"),
     ),
     ("port is already allocated", Busy),
+    ("address already in use", Busy),  # the engine picks among its own ports, and others of the machine take them too
     ("cannot allocate memory", Busy),
     ("resource temporarily unavailable", Busy),
     ("too many open files", Busy),

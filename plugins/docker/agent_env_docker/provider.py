@@ -6,7 +6,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,9 @@ from agent_env_core.sandbox.contract import (
     refuse_unsupported,
 )
 from agent_env_core.sandbox.leases import EXPIRES_LABEL, PROVIDER_LABEL, expires_label
-from agent_env_docker import execs, files, images, limits, network, prereqs, tunnel
+from agent_env_docker import execs, files, images, limits, network, prereqs, removal, tunnel
 from agent_env_docker.engine import Engine
-from agent_env_docker.failure import alive, inside, is_id, last_words, short, translated, words
+from agent_env_docker.failure import alive, inside, last_words, short, translated, words
 from agent_env_docker.settings import Settings
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class DockerProvider:
         """See :meth:`agent_env_core.sandbox.contract.SandboxProvider.create`."""
         refuse_unsupported(self.name, self.capabilities, spec)
         self._refuse(spec)
-        sandbox_id = await self._engine.call(lambda client: self._start(client, spec), undo=_discard)
+        sandbox_id = await self._engine.call(lambda client: self._start(client, spec), undo=removal.discard)
         if not spec.command:
             self._stays_alive.add(spec.image)
         return self._handle(sandbox_id)
@@ -150,7 +150,7 @@ class DockerProvider:
                     _require_keep_alive(client, sandbox_id, spec.image)
             except BaseException:
                 # By name: where the engine's answer is what failed, its id was never heard of.
-                _discard(client, name)
+                removal.discard(client, name)
                 raise
             return sandbox_id
 
@@ -243,7 +243,7 @@ class DockerProvider:
 
     async def kill(self, id: str) -> bool:
         """See :meth:`agent_env_core.sandbox.contract.SandboxProvider.kill`."""
-        return await self._engine.call(lambda client: _remove(client, id, self._tunnel))
+        return await self._engine.call(lambda client: removal.remove(client, id, self._tunnel))
 
     async def aclose(self) -> None:
         """Lets go of the connections."""
@@ -316,8 +316,10 @@ class DockerSandbox:
 
         def rename(client: APIClient) -> None:
             with inside(client, self._id, "renewing the lease"):
-                current = str(alive(client, self._id)["Name"]).lstrip("/").partition("-until-")[0]
-                client.rename(self._id, f"{current}-until-{expires_label(ttl)}")
+                current = str(alive(client, self._id)["Name"]).lstrip("/")
+                renewed = f"{current.partition('-until-')[0]}-until-{expires_label(ttl)}"
+                if renewed != current:
+                    client.rename(self._id, renewed)
 
         await self._engine.call(rename)
 
@@ -358,58 +360,3 @@ def _require_keep_alive(client: APIClient, sandbox_id: str, image: str) -> None:
         raise ImageError(
             f"docker: the image {image} needs `sleep` and `sh` to be kept alive without a command: {words}"
         ) from gone
-
-
-def _discard(client: APIClient, sandbox_id: str) -> None:
-    """Removes what a failed or cancelled start has made."""
-    try:
-        _remove(client, sandbox_id)
-    except Exception as exc:  # its lease ends it then
-        logger.warning("the container %s could not be removed: %s", short(sandbox_id), describe(exc))
-
-
-def _host_ports(info: dict[str, Any]) -> Iterator[int]:
-    """The ports of the engine's machine that lead into a container."""
-    for bindings in (info["NetworkSettings"].get("Ports") or {}).values():
-        yield from (int(binding["HostPort"]) for binding in bindings or () if binding.get("HostPort"))
-
-
-def _remove(client: APIClient, sandbox_id: str, through: tunnel.Tunnel | None = None) -> bool:
-    """Removes a sandbox with its anonymous volumes; False where there is none, or where another call has removed it.
-
-    Args:
-        client: The engine's.
-        sandbox_id: Which.
-        through: What may lead to its ports.
-    """
-    from docker.errors import APIError, NotFound
-
-    if not is_id(sandbox_id):
-        return False
-    deadline = time.monotonic() + _PATIENCE
-    pause = 0.01
-    with translated(f"removing the sandbox {short(sandbox_id)}"):
-        while True:
-            try:
-                info = client.inspect_container(sandbox_id)
-                if PROVIDER_LABEL not in (info["Config"].get("Labels") or {}):
-                    return False  # somebody else's container
-                if through is not None:  # before the engine may give its ports to the next
-                    through.release(*_host_ports(info))
-                client.remove_container(sandbox_id, v=True, force=True)
-            except NotFound:
-                return False
-            except APIError as exc:
-                if "no such container" in words(exc):  # so says Podman, of one that has gone since it was looked up
-                    return False
-                if "already in progress" not in words(exc):
-                    raise
-                if time.monotonic() > deadline:
-                    raise Unavailable(
-                        f"docker: the sandbox {short(sandbox_id)} is being removed by another call, which does not end"
-                    ) from exc
-            else:
-                return True
-            # By another call, which may fail and leave it to this one.
-            time.sleep(pause)
-            pause = min(0.2, pause * 2)

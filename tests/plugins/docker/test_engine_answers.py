@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 import requests
-from agent_env_docker import files, limits, prereqs, provider
+from agent_env_docker import execs, files, limits, prereqs, provider, removal
 
 from agent_env_core.errors import Unavailable, Unsupported
 from agent_env_core.sandbox.contract import SandboxSpec
@@ -80,14 +80,14 @@ def _in_progress():
 
 def test_a_removal_that_another_call_gave_up_is_taken_over():
     engine = Engine([_in_progress(), _in_progress(), None])
-    assert provider._remove(engine, ID)
+    assert removal.remove(engine, ID)
 
 
 def test_a_sandbox_that_podman_lost_in_between_is_gone():
     from docker.errors import APIError
 
     engine = Engine([APIError("500", explanation=f"no container with ID {ID} found in database: no such container")])
-    assert not provider._remove(engine, ID)
+    assert not removal.remove(engine, ID)
 
 
 def test_a_forward_ends_before_the_engine_may_give_its_port_to_another():
@@ -97,14 +97,14 @@ def test_a_forward_ends_before_the_engine_may_give_its_port_to_another():
         def release(self, *remotes):
             engine.asked.append(remotes)
 
-    assert provider._remove(engine, ID, Through())
+    assert removal.remove(engine, ID, Through())
     assert engine.asked == [(49153,), "remove"]
 
 
 def test_a_removal_by_another_call_that_never_ends_is_said(monkeypatch):
-    monkeypatch.setattr(provider, "_PATIENCE", 0.0)
+    monkeypatch.setattr(removal, "PATIENCE", 0.0)
     with pytest.raises(Unavailable, match="removed by another call, which does not end"):
-        provider._remove(Engine([_in_progress()] * 1000), ID)
+        removal.remove(Engine([_in_progress()] * 1000), ID)
 
 
 @pytest.mark.parametrize("path", ["/srv/a\\b", "/srv/a[1]", "/srv/what?", "/d[a-z]\\/f", "/srv/plain"])
@@ -125,6 +125,27 @@ def test_what_podman_cannot_name_is_refused():
     assert files.read(Engine(content=("/srv/*", b"1")), ID, "/srv/*") == b"1"
     with pytest.raises(PermissionError, match="use exec"):
         files.read(Engine(podman=True, content=("/srv/*", b"1")), ID, "/srv/*")
+
+
+def test_a_file_that_an_engine_which_restarts_breaks_off_is_not_taken_for_all_of_it():
+    engine = Engine(content=("/srv/big", bytes(4096)))
+    whole = engine._answer
+
+    def cut(path):
+        response = whole(path)
+        response.raw = io.BytesIO(response.raw.getvalue()[:2048])
+        return response
+
+    engine._answer = cut
+    with pytest.raises(Unavailable, match="reading /srv/big failed"):
+        files.read(engine, ID, "/srv/big")
+
+
+def test_a_command_that_the_engine_has_no_room_for_has_no_result():
+    command = execs.Command(ID, ["true"], {}, None, b"", 1 << 20)
+    command._take(1, bytearray(b"OCI runtime exec failed: open /run/x: no space left on device\r\n"))
+    with pytest.raises(Unavailable, match="could not be started: OCI runtime exec failed"):
+        command._not_started(Engine())
 
 
 ROOTLESS = {"MemoryLimit": False, "SwapLimit": False, "CpuCfsQuota": False, "PidsLimit": False}

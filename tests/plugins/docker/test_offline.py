@@ -87,7 +87,11 @@ def _api_error(status: int, text: str) -> Exception:
         (403, "authorization denied", ConfigError, ""),
         (500, "write /x: no space left on device", ConfigError, "agent-env gc --images --yes"),
         (500, "all predefined address pools have been fully subnetted", Busy, "docker network prune"),
+        (500, "could not find an available, non-overlapping IPv4 address pool", Busy, "default-address-pools"),
+        (403, "no available IPv4 addresses on this network's address pools: agent-env (0)", Busy, "MAX_RUNNING"),
+        (500, "adding interface veth1 to bridge br-2 failed: exchange full", Busy, "1,024 containers"),
         (500, "Bind for 127.0.0.1:80 failed: port is already allocated", Busy, ""),
+        (500, "listen tcp4 127.0.0.1:49153: bind: address already in use", Busy, ""),
         (500, "fork/exec: resource temporarily unavailable", Busy, ""),
         (500, "container-init binary not found on the host: stat /x/catatonit", ConfigError, "apt install catatonit"),
         (500, "toomanyrequests: you have reached your pull rate limit", Busy, "log in"),
@@ -186,6 +190,16 @@ def test_a_context_that_cannot_be_read_is_named(folder: Path, monkeypatch):
     monkeypatch.setattr(context_module.Context, "_add", broken)
     with pytest.raises(ImageError, match=r"can't be read.*secret"):
         digest(folder)
+
+
+def test_a_full_disk_of_temporary_files_is_no_fault_of_the_context(folder: Path, monkeypatch):
+    with open("/dev/full", "wb", buffering=0) as full:
+        monkeypatch.setattr(context_module.tempfile, "TemporaryFile", lambda **more: full)
+        with (
+            pytest.raises(ConfigError, match="No space left on device; free some space at"),
+            Context.read(folder, "Dockerfile").packed(),
+        ):
+            pass
 
 
 # -- no engine
@@ -288,6 +302,22 @@ def test_ssh_that_asks_or_fails_is_said_in_one_line(tmp_path: Path, monkeypatch)
     assert "without a question" in found.fix
     monkeypatch.setenv("PATH", "/none")
     assert "apt install openssh-client" in prereqs.diagnose(30).reason
+
+
+async def test_a_call_for_which_there_is_no_thread_is_one_of_the_six_errors(nowhere: Path, monkeypatch):
+    def exhausted(thread):
+        raise RuntimeError("can't start new thread")
+
+    provider = DockerProvider()
+    box = provider._handle("0123456789ab")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", exhausted)
+        for call in (provider.kill("0123456789ab"), box.exec(["true"])):
+            with pytest.raises(Unavailable, match="no thread can be had"):
+                await call
+    await provider.aclose()
+    with pytest.raises(Unavailable, match="after shutdown"):
+        await provider.kill("0123456789ab")
 
 
 async def test_ports_of_a_remote_engine_are_refused_before_anything_is_created(monkeypatch):

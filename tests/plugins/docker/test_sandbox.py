@@ -9,6 +9,7 @@ import time
 import httpx
 import pytest
 from agent_env_docker import execs
+from agent_env_docker import provider as provider_module
 from agent_env_docker.provider import KEPT_CAPABILITIES, DockerProvider
 from agent_env_docker.settings import Settings
 
@@ -319,3 +320,11 @@ async def test_the_list_shows_leases_as_last_renewed_and_what_has_ended(make, pr
     assert (await (await provider.attach(sandbox.id)).exec(["echo", "on"])).stdout == b"on\n"
     with pytest.raises(Unsupported):
         await sandbox.extend(float("inf"))
+
+
+async def test_a_lease_may_be_renewed_twice_in_a_second(make, monkeypatch):
+    """Its end is in whole seconds, and an engine refuses a name that is there already."""
+    sandbox = await make()
+    monkeypatch.setattr(provider_module, "expires_label", lambda ttl: "99999999999")
+    await sandbox.extend(600)
+    await sandbox.extend(600)
