@@ -84,4 +84,5 @@ def context(tmp_path: Path, engine: Any, leftovers: Callable[[], list[str]]) -> 
     yield write
     _remove(engine, leftovers())
     for image in engine.api.images(name=f"agent-env/{slug}"):
-        engine.api.remove_image(image["Id"], force=True)
+        for tag in image["RepoTags"]:  # by name: another build may have gone on from the same content
+            engine.api.remove_image(tag, force=True)

@@ -226,8 +226,8 @@ async def test_a_timeout_kills_the_whole_tree_and_keeps_the_output(make):
     before = await commands(sandbox)
     tree = "echo part; setsid sleep 1001 & (sleep 1002; true) & trap '' TERM; sleep 1003; true"
     began = time.monotonic()
-    done = await sandbox.exec(["sh", "-c", tree], timeout=0.5)
-    assert time.monotonic() - began < 5
+    done = await sandbox.exec(["sh", "-c", tree], timeout=3)
+    assert time.monotonic() - began < 60
     assert (done.exit_code, done.timed_out, done.stdout) == (None, True, b"part\n")
     assert await commands(sandbox) == before
 
