@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import io
@@ -27,6 +28,11 @@ COPY_SECONDS = 600.0
 """Seconds that packing or unpacking files inside a sandbox may take."""
 MAX_BYTES = 512 * 1024 * 1024
 """Bytes of files that one step moves at most."""
+MAX_FILES = 100_000
+"""Files that one step takes at most."""
+UNPACK_SECONDS = 60.0
+MAX_HEADER = 16 * 1024
+"""Bytes of a header that says more about the entry after it: a path has up to 4096."""
 FEW = 2
 """Up to so many files are written one by one; more travel as one archive."""
 NO_FOLDER = 64
@@ -250,9 +256,10 @@ async def take_files(
     try:
         if done.exit_code not in (0, 1):  # 1: a file changed while it was read
             raise tarfile.TarError(said(done))
-        with tarfile.open(fileobj=io.BytesIO(done.stdout), mode="r:gz") as archive:
-            files = _unpacked(archive, base, links)
-    except (tarfile.TarError, EOFError, zlib.error, OSError, KeyError) as exc:
+        files = await asyncio.to_thread(_unpacked, done.stdout, base, links)
+    except EpisodeError:
+        raise
+    except Exception as exc:  # whatever an archive may bring about that an agent's own `tar` has made
         limit = "a provider hands over only so much of a command's output"
         raise EpisodeError(
             "setup", f"{base} of {placed.name!r} can't be taken ({len(done.stdout)} bytes came; {limit}): {exc}"
@@ -262,19 +269,48 @@ async def take_files(
     return tuple(files[path] for path in sorted(files.keys() - behind))
 
 
-def _unpacked(archive: tarfile.TarFile, base: str, links: bool) -> dict[str, File]:
+_MORE_HEADERS = (
+    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
+)  # fmt: skip
+
+
+class _Header(tarfile.TarInfo):
+    """A header of an archive that an agent may have made, to keep the server busy with it."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        """Refuses long headers, before they are read: some versions of Python search them in quadratic time."""
+        if self.type in _MORE_HEADERS and self.size > MAX_HEADER:
+            raise tarfile.TarError(f"it has a header of {self.size} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc,no-any-return]  # nothing public comes before that
+
+
+def _unpacked(packed: bytes, base: str, links: bool) -> dict[str, File]:
+    ends = time.monotonic() + UNPACK_SECONDS
+    too_many = EpisodeError("setup", f"the files in {base} are more than {MAX_BYTES >> 20} MiB, or {MAX_FILES} files")
+    unzip = zlib.decompressobj(wbits=31)  # gzip's
+    plain = unzip.decompress(packed, MAX_BYTES)
+    if unzip.unconsumed_tail:
+        raise too_many
+    if not unzip.eof:
+        raise EOFError("its end is missing")
     files: dict[str, File] = {}
     left = MAX_BYTES
-    for member in archive:
-        if not (member.isreg() or member.islnk() or (member.issym() and links)):
-            continue
-        path = inner(member.name, base)
-        if member.issym():
-            files[path] = File(path, b"", link=member.linkname)
-        else:
-            left -= member.size
-            if left < 0:
-                raise EpisodeError("setup", f"the files in {base} are more than {MAX_BYTES >> 20} MiB")
+    with tarfile.open(fileobj=io.BytesIO(plain), mode="r:", tarinfo=_Header) as archive:
+        for count, member in enumerate(archive):
+            if count >= MAX_FILES:
+                raise too_many
+            if time.monotonic() > ends:
+                raise TimeoutError(f"unpacking takes longer than {UNPACK_SECONDS:g}s")
+            if not (member.isreg() or member.islnk() or (member.issym() and links)):
+                continue
+            path = inner(member.name, base)
+            if member.issym():
+                files[path] = File(path, b"", link=member.linkname)
+                continue
             opened = archive.extractfile(member)
-            files[path] = File(path, opened.read() if opened is not None else b"", bool(member.mode & 0o100))
+            data = opened.read(left + 1) if opened is not None else b""  # a sparse file's, or a hard link's, any number
+            left -= len(data)
+            if left < 0:
+                raise too_many
+            files[path] = File(path, data, bool(member.mode & 0o100))
     return files

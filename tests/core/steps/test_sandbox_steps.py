@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import json
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -260,20 +262,58 @@ def test_what_is_no_files_for_a_sandbox():
         entity_files(bundle, "J")
 
 
-async def test_files_that_come_cut_off_are_not_taken_for_whole():
-    async def half(box: Any, argv: Any, stdin: bytes) -> Any:
+async def placed_with(archive: bytes) -> PlacedSandbox:
+    """A sandbox in which files are packed as an agent likes."""
+
+    async def pack(box: Any, argv: Any, stdin: bytes) -> Any:
         from agent_env_core.sandbox.contract import ExecResult
 
-        return ExecResult(0, b"\x1f\x8b\x08\x00half", b"")
+        return ExecResult(0, archive, b"")
 
-    provider = FakeProvider(programs={"sh": half})
+    provider = FakeProvider(programs={"sh": pack})
     order = SandboxOrder(Image(ref="docker.io/x"), 60)
     sandbox = await provider.create(order.spec(await provider.prepare(order.image)))
-    placed = PlacedSandbox("vm", "vm", sandbox, order, CAPABILITIES)
-    with pytest.raises(EpisodeError, match="/app of 'vm' can't be taken"):
-        await take_files(placed, "/app")
+    return PlacedSandbox("vm", "vm", sandbox, order, CAPABILITIES)
+
+
+def packed(*entries: tuple[str, bytes, bytes], link: str = "") -> bytes:
+    """An archive of entries: name, kind, content."""
+    tar = b""
+    for name, kind, content in entries:
+        header = tarfile.TarInfo(name)
+        header.type, header.size, header.linkname = kind, len(content), link
+        tar += header.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512)
+    return gzip.compress(tar)
+
+
+async def test_files_that_come_cut_off_are_not_taken_for_whole():
+    whole = packed(("a", b"0", b"text"))
+    assert [file.data for file in await take_files(await placed_with(whole), "/app")] == [b"text"]
+    for cut in (b"\x1f\x8b\x08\x00half", whole[:-9]):
+        with pytest.raises(EpisodeError, match="/app of 'vm' can't be taken"):
+            await take_files(await placed_with(cut), "/app")
+    placed = await placed_with(whole)
     with pytest.raises(EpisodeError, match="destination_path='app' must be an absolute path"):
         await put_files(placed, "app", [], "x")
+
+
+@pytest.mark.parametrize(
+    ("archive", "why"),
+    [
+        (packed(("a", b"0", bytes(3000))), "more than"),
+        (packed(("a", b"0", bytes(900)), ("b", b"1", b""), ("c", b"1", b""), link="a"), "more than"),
+        (packed(*[("a", b"0", b"")] * 5), "more than"),
+        (packed(("x", b"x", b"1" * 600), ("a", b"0", b"")), "a header of 600 bytes"),
+        (packed(("x", b"x", b"22 GNU.sparse.map=a,b\n"), ("a", b"0", b"")), "invalid literal"),
+        (packed(*[("x", b"x", b"6 a=b\n")] * 1500), "recursion"),
+    ],
+    ids=["much", "hard links", "many", "long header", "nonsense", "headers of headers"],
+)
+async def test_an_archive_that_an_agent_made_takes_no_more_than_another(archive: bytes, why: str, monkeypatch: Any):
+    for name, value in {"MAX_BYTES": 2560, "MAX_FILES": 4, "MAX_HEADER": 512}.items():
+        monkeypatch.setattr(f"agent_env_core.steps.files.{name}", value if why != "recursion" else 1 << 30)
+    with pytest.raises(EpisodeError, match=f"/app.* {why}"):
+        await take_files(await placed_with(archive), "/app")
 
 
 @pytest.mark.parametrize(
