@@ -133,20 +133,19 @@ def warm(prepared: Prepared, cold: Product, sessions: int, rounds: int) -> Warm:
 
     ahead, none = _Rounds(), _Rounds()
     with Product(prepared, sessions, warm=sessions) as product:
-        for number in range(rounds + 1):
-            for side, into in ((product, ahead), (cold, none)):
-                environments = side.environments(sessions)
-                if side is product:
-                    product.wait_until_warm(sessions)
-                try:
-                    players = [partial(side.play, environment) for environment in environments]
-                    _round(
-                        into if number else _Rounds(), players, lambda: None, chain=1
-                    )  # the first opens all there is
-                finally:
-                    side.close_sessions(environments)
-                if side is cold:
-                    cold.wait_until_quiet()
+        # open from round to round, as a trainer's sessions are
+        finding, waiting = product.environments(sessions), cold.environments(sessions)
+        try:
+            for number in range(rounds + 1):
+                counted = number > 0  # the first opens all there is
+                product.wait_until_warm(sessions)
+                players = [partial(product.play, environment) for environment in finding]
+                _round(ahead if counted else _Rounds(), players, lambda: None, chain=1)
+                players = [partial(cold.play, environment) for environment in waiting]
+                _round(none if counted else _Rounds(), players, cold.wait_until_quiet, chain=1)
+        finally:
+            product.close_sessions(finding)
+            cold.close_sessions(waiting)
     return Warm(sessions, Times.of(ahead.first), Times.of(none.first), ahead.over(none))
 
 
