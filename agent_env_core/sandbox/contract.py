@@ -19,6 +19,9 @@ from typing import Literal, Protocol, runtime_checkable
 from agent_env_core.errors import Unsupported
 from agent_env_core.sandbox import allowed
 
+MOST_READ = 512 * 1024 * 1024
+"""Bytes of a file that every provider reads in one call."""
+
 Isolation = Literal["none", "namespace", "container", "vm"]
 NetworkMode = Literal["open", "none", "allow"]
 Limit = Literal["cpu", "memory_mb"]
@@ -180,7 +183,8 @@ class Sandbox(Protocol):
         """Reads a file by absolute path.
 
         Raises:
-            FileNotFoundError, IsADirectoryError, PermissionError: As for a local file.
+            FileNotFoundError, IsADirectoryError, PermissionError: As for a local file; a provider may also refuse one
+                of more than :data:`MOST_READ`, which a program in there makes in no time, and which takes no disk.
         """
 
     async def write(self, path: str, data: bytes) -> None:

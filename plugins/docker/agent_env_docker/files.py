@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from agent_env_core.errors import Unavailable
+from agent_env_core.sandbox.contract import MOST_READ
 from agent_env_docker.failure import alive, inside
 
 if TYPE_CHECKING:
@@ -170,6 +171,9 @@ def _content(client: APIClient, sandbox_id: str, path: str) -> bytes:
         chunks = answer.iter_content(1 << 20)
         with tarfile.open(fileobj=cast("IO[bytes]", _Chunks(chunks)), mode="r|") as tar:
             for member in tar:
+                if member.size > MOST_READ:
+                    why = f"it has more than {MOST_READ >> 20} MiB; take parts of it by a command"
+                    raise PermissionError(errno.EFBIG, why, path)
                 if (file := tar.extractfile(member)) is not None:
                     content = file.read()
         for _ in chunks:  # a response that is read to its end gives its connection back

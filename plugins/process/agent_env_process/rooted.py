@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from agent_env_core.sandbox.contract import MOST_READ
+
 MOST_LINKS = 40
 """As many as Linux follows for one path."""
 MOST_FOLDERS = 200
@@ -41,7 +43,10 @@ class Rooted:
                 neither file nor folder can't be read.
         """
         with self._opened(path, os.O_RDONLY) as descriptor, open(descriptor, "rb", closefd=False) as file:
-            return file.read()
+            if os.fstat(descriptor).st_size > MOST_READ:
+                why = f"it has more than {MOST_READ >> 20} MiB; take parts of it by a command"
+                raise PermissionError(errno.EFBIG, why, path)
+            return file.read(MOST_READ)  # it may be growing
 
     def write(self, path: str, data: bytes) -> None:
         """Makes a file, and the folders above it, or replaces its content.

@@ -189,6 +189,10 @@ async def test_files_of_any_size(make):
         data = (b"\x00\xff\r\n" * (size // 4 + 1))[:size]
         await sandbox.write("/srv/ä b/file", data)
         assert await sandbox.read("/srv/ä b/file") == data
+    await sandbox.exec(["truncate", "-s", "1T", "/srv/sparse"])
+    with pytest.raises(PermissionError, match="more than 512 MiB"):
+        await sandbox.read("/srv/sparse")
+    assert await sandbox.read("/srv/ä b/file") == b""
 
 
 async def test_errors_of_files(make):

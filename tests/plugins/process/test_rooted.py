@@ -96,3 +96,10 @@ def test_a_path_of_any_depth_takes_few_descriptors(root):
         files.read("/short/d/file")
     files.write("/app/" + "../app/" * MOST_FOLDERS + "file", b"y")
     assert files.read("/app/file") == b"y"
+
+
+def test_a_file_larger_than_memory_is_refused(root):
+    with open(root / "app/sparse", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(PermissionError, match="more than 512 MiB"):
+        Rooted(root).read("/app/sparse")
