@@ -91,6 +91,11 @@ WAYS = [
 def test_it_takes_its_episodes_down_however_it_ends(counter_bundle: Path, end: Any) -> None:
     with child(str(counter_bundle), "--sandbox", "process") as server:
         url = server.until("ready")["url"]
+        if sys.platform == "linux":
+            files = psutil.Process(server.process.pid).memory_maps()
+            mapped = {Path(file.path).name.partition(".")[0] for file in files}
+            assert "_pydantic_core" in mapped
+            assert "_multiarray_umath" not in mapped, "OpenEnv's web interface is imported, with all of pandas"
         with connect(f"ws{url.removeprefix('http')}/ws", proxy=None) as socket:
             socket.send(json.dumps({"type": "reset", "data": {"split": "train", "index": 0}}))
             assert json.loads(socket.recv())["data"]["done"] is False
