@@ -27,8 +27,13 @@ _HOLDER = re.compile(rb'"child-pid":\s*(\d+)')
 _READY = re.compile(rb"^ready$", re.MULTILINE)
 
 
+def _inside(groups: Sequence[str]) -> list[str]:
+    """The command that runs ``inside.py`` in these control groups."""
+    return [*_program(), "\n".join(groups)]
+
+
 @cache
-def _inside() -> tuple[str, ...]:
+def _program() -> tuple[str, ...]:
     """The command that runs ``inside.py``: compiled here, once, since every command in a sandbox starts it."""
     source = Path(__file__).with_name("inside.py")
     program = getattr(sys, "_base_executable", sys.executable)
@@ -39,12 +44,14 @@ def _inside() -> tuple[str, ...]:
     return (program, "-I", "-S", compiled or str(source))
 
 
-def run_command(argv: Sequence[str]) -> list[str]:
-    """The command that runs ``argv`` as a sandbox's, without namespaces."""
-    return [*_inside(), "run", *argv]
+def run_command(argv: Sequence[str], groups: Sequence[str]) -> list[str]:
+    """The command that runs ``argv`` in these control groups, without namespaces."""
+    return [*_inside(groups), "run", *argv]
 
 
-def hold_command(kind: str, root: Path, mounts: Iterable[Mount], *, user: bool, net: bool) -> list[str]:
+def hold_command(
+    kind: str, root: Path, mounts: Iterable[Mount], *, user: bool, net: bool, groups: Sequence[str] = ()
+) -> list[str]:
     """The command that opens namespaces and holds them; :func:`holder_pid` reads what it says.
 
     Args:
@@ -53,11 +60,12 @@ def hold_command(kind: str, root: Path, mounts: Iterable[Mount], *, user: bool, 
         mounts: What lies over it, in order.
         user: In a user namespace, or by root's rights.
         net: With a network of its own.
+        groups: The control groups that they belong to.
     """
     if kind == "namespace":
         words = [word for mount in mounts for word in (mount.kind, mount.source, mount.target)]
-        return [*_inside(), "hold", str(root), "1" if user else "0", "1" if net else "0", HOSTNAME, WAIT, *words]
-    command = [*_inside(), "tell", "bwrap", "--die-with-parent", "--new-session"]
+        return [*_inside(groups), "hold", str(root), "1" if user else "0", "1" if net else "0", HOSTNAME, WAIT, *words]
+    command = [*_inside(groups), "tell", "bwrap", "--die-with-parent", "--new-session"]
     command += [
         "--as-pid-1",  # bubblewrap's own first process would be a program of this machine, mounted as that has it
         "--unshare-pid",
@@ -90,7 +98,9 @@ def holder_pid(said: bytes) -> int | None:
     return int(found[1]) if found is not None and _READY.search(said) else None
 
 
-def enter_command(holder: Known, folder: str, argv: Sequence[str], *, pids: int = 0) -> list[str]:
+def enter_command(
+    holder: Known, folder: str, argv: Sequence[str], *, pids: int = 0, groups: Sequence[str] = ()
+) -> list[str]:
     """The command that runs ``argv`` in the namespaces of ``holder``, in ``folder`` there, and ends as it does.
 
     Args:
@@ -98,8 +108,9 @@ def enter_command(holder: Known, folder: str, argv: Sequence[str], *, pids: int 
         folder: The working folder.
         argv: What to run.
         pids: How many processes and threads there may be then in the user namespace; 0 sets no limit.
+        groups: The control groups that it belongs to.
     """
-    return [*_inside(), "enter", str(holder.pid), holder.start, folder, str(pids), *argv]
+    return [*_inside(groups), "enter", str(holder.pid), holder.start, folder, str(pids), *argv]
 
 
 def holder_of(said: bytes) -> Known:

@@ -1,5 +1,7 @@
 """Run as a program, never imported: opens a sandbox's namespaces, or starts a command in them.
 
+Its first argument names control groups that it joins, a line each. Then:
+
 ``run PROGRAM [ARGUMENT]…`` becomes a program, without namespaces.
 ``hold ROOT USER NET HOSTNAME WAIT [KIND SOURCE TARGET]…`` makes namespaces with these mounts, and keeps them by the
 shell's line ``WAIT``.
@@ -74,6 +76,13 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def join(groups: str) -> None:
+    """Moves this process to control groups, and with it all that it starts."""
+    for group in groups.splitlines():
+        with open(f"{group}/cgroup.procs", "w") as file:
+            file.write("0")
+
+
 def volunteer() -> None:
     """Short of memory, the kernel ends this process and what it starts before any that did not say so."""
     try:
@@ -85,13 +94,10 @@ def volunteer() -> None:
 
 def forget_coercion() -> None:
     """Takes out of the environment what Python put there for itself, where ``LANG`` asks for C."""
-    try:
+    if os.path.exists("/proc/self/environ"):
         with open("/proc/self/environ", "rb") as file:
-            given = file.read().split(b"\0")
-    except OSError:  # another system
-        return
-    if not any(each.startswith(b"LC_CTYPE=") for each in given):
-        os.environ.pop("LC_CTYPE", None)
+            if b"\0LC_CTYPE=" not in b"\0" + file.read():
+                os.environ.pop("LC_CTYPE", None)
 
 
 def drop_privileges() -> None:
@@ -154,6 +160,8 @@ def enter(pid: str, start: str, folder: str, pids: int, program: list[str]) -> N
             raise OSError(f"process {pid} is another one by now")
     for handle, name in handles:  # the user namespace first: it gives the right to join the others
         check(libc.setns(handle, NEW_NAMESPACES[name]), f"joining the {name} namespace")
+        if name == "user":
+            forbid_more()
     drop_privileges()  # nothing was imported or run since the files are the sandbox's, and nothing may be before this
     close_gaps(cut_off="net" in names)
     # Until it has become the program, the child runs one of this machine's, and /proc would lead the sandbox to that
@@ -171,6 +179,15 @@ def enter(pid: str, start: str, folder: str, pids: int, program: list[str]) -> N
     for stream in range(3):  # they are the child's alone, so that their other ends see when it lets go
         os.dup2(NOTHING, stream)
     pass_on(os.waitpid(child, 0)[1])
+
+
+def forbid_more() -> None:
+    """No user namespaces below this process's own, for it and all in there.
+
+    In one a program could mount the hierarchy of its control group and set its limits: their files are its user's.
+    """
+    with open("/proc/sys/user/max_user_namespaces", "w") as file:
+        file.write("0")
 
 
 def limit_processes(count: int) -> None:
@@ -361,10 +378,11 @@ def devices(place: str) -> None:
 
 if __name__ == "__main__":
     NOTHING = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    verb, *words = sys.argv[1:]
+    groups, verb, *words = sys.argv[1:]
     volunteer()
     forget_coercion()
     try:
+        join(groups)
         if verb == "run":
             become(".", words)
         elif verb == "enter":

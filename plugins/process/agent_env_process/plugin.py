@@ -9,8 +9,9 @@ Covered:
     too. Where a task asks for it, no network.
 
 Not covered:
-    The kernel is shared. With an open network so are loopback, abstract sockets and vsock. CPU, memory and disk are not
-    limited, and processes only where the kernel counts them for each sandbox (Linux 5.14, a user who isn't root).
+    The kernel is shared. With an open network so are loopback, abstract sockets and vsock. Disk is not limited; memory,
+    cores and processes only where the server may make control groups, and processes where the kernel counts them for
+    each sandbox (Linux 5.14, a user who isn't root).
 
 Without them
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from agent_env_core.errors import Gone, Unavailable, Unsupported, fix_for
 from agent_env_core.sandbox.contract import Capabilities, Image, SandboxInfo, SandboxSpec, Unused, refuse_unsupported
 from agent_env_core.sandbox.leases import EXPIRES_LABEL, expires_label
+from agent_env_process import cgroups
 from agent_env_process.build import build
 from agent_env_process.cells import hold_command
 from agent_env_process.environment import MARK, loopback, main_environment
@@ -45,6 +46,7 @@ class ProcessProvider:
     def __init__(self, config: Mapping[str, object] | None = None) -> None:
         self.settings = Settings.read(NAME, config or {})
         self._isolation = choose(self.settings.isolation)
+        self._groups = cgroups.choose()
         self._cache = ImageCache(self.settings.cache_dir)
         self._state = State(self.settings.state_dir)
         self._running: dict[str, Running] = {}
@@ -56,12 +58,12 @@ class ProcessProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do, which depends on the isolation that this machine allows."""
-        return self._isolation.capabilities
+        """What it can do, which depends on the isolation and the control groups that this machine allows."""
+        return replace(self._isolation.capabilities, limits=self._groups.claimed)
 
     def explain(self) -> str:
-        """Which isolation it is, for people; see :class:`agent_env_core.sandbox.contract.Explains`."""
-        return str(self._isolation)
+        """Which isolation and limits these are, for people; see :class:`~agent_env_core.sandbox.contract.Explains`."""
+        return f"{self._isolation}; {self._groups}"
 
     # -- images
 
@@ -140,12 +142,14 @@ class ProcessProvider:
             has_main=bool(spec.command),
             private=self._isolation.private,
             pids=self.settings.pids if self._isolation.counts_processes else 0,
+            groups=self._groups.folders(sandbox_id),
         )
         view = view_of(record, self._state, image)
         workdir = spec.workdir or image.workdir
         where = absolute(workdir) if record.private else str(image.paths(root).host(workdir))
         record = replace(record, env=main_environment(sandbox_id, spec, image, view, ports), workdir=where)
         self._state.save(record)
+        self._limit(sandbox_id, spec)
         root.mkdir(parents=True, mode=0o700)
         copy_tree(image.tree, root, view.text)
         for folder in (workdir, "/root", "/tmp"):  # noqa: S108 - the sandbox's own
@@ -154,6 +158,14 @@ class ProcessProvider:
             accounts(root)
             (root / "tmp").chmod(0o1777)
         return record
+
+    def _limit(self, sandbox_id: str, spec: SandboxSpec) -> None:
+        """Makes a sandbox's control groups."""
+        memory_mb, cpus = spec.memory_mb or self.settings.memory_mb, spec.cpu or self.settings.cpus
+        try:
+            self._groups.make(sandbox_id, memory_mb=memory_mb, cpus=cpus, pids=self.settings.pids)
+        except OSError as exc:
+            raise creation_error(exc, f"a sandbox's limits can't be set: {exc}") from exc
 
     def _hold(self, record: Record, spec: SandboxSpec, image: PreparedImage) -> list[str]:
         """The command that opens a sandbox's namespaces."""
@@ -164,6 +176,7 @@ class ProcessProvider:
             visible(image, [path for path in libraries if path.startswith("/")]),
             user=self._isolation.user,
             net=spec.network == "none",
+            groups=record.groups,
         )
 
     async def _discard(self, sandbox_id: str, ports: HeldPorts) -> None:
@@ -202,6 +215,8 @@ class ProcessProvider:
         resisting = await asyncio.to_thread(end_all, f"{MARK}={id}", *leaders)
         if resisting:
             raise Unavailable(f"{NAME}: processes {resisting} of sandbox {id} won't end")
+        if record is not None:
+            await asyncio.to_thread(cgroups.remove, record.groups)
         removed = await asyncio.to_thread(self._state.remove, id)
         if running is not None:
             running.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agent_env_core.errors import Gone, ImageError, Unavailable
 from agent_env_process.cells import holder_of, holder_pid
+from agent_env_process.cgroups import overrun
 from agent_env_process.environment import MARK
 from agent_env_process.output import LogFile, tail
 from agent_env_process.ports import HeldPorts
@@ -144,13 +145,15 @@ class Running:
             await asyncio.to_thread(end_namespace, self._record.holder)
         await asyncio.to_thread(end_all, f"{MARK}={self._record.id}", *self.leaders)
         code = await main.finish()  # nobody holds its output open any more, so all it said is there
-        self.mark_ended(death(code, self._state.log(self._record.id)))
+        self.mark_ended(death(code, self._state.log(self._record.id), self._record.groups))
 
 
-def death(code: int | None, log: Path) -> str:
-    """How a main process ended, with the end of its output."""
+def death(code: int | None, log: Path, groups: Sequence[str]) -> str:
+    """How a main process ended, with the end of its output; and whether memory ran out in its control groups."""
     how = (
         "ended" if code is None else f"was killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
     )
+    memory = overrun(groups)
+    how += f", after the sandbox ran out of memory (limit {memory} MiB)" if memory is not None else ""
     said = tail(log)
     return f"its main process {how}; " + (f"it last said:\n{said}" if said else "it said nothing")

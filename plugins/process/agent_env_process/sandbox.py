@@ -63,7 +63,7 @@ class ProcessSandbox:
         if record is None:
             raise Gone(f"process: sandbox {self._id} is gone: it was killed")
         if self._last is None and record.main is not None and not record.main.alive:
-            raise Gone(f"process: sandbox {self._id} is gone: {death(None, self._state.log(self._id))}")
+            raise Gone(f"process: sandbox {self._id} is gone: {death(None, self._state.log(self._id), record.groups)}")
         if record.private and (record.holder is None or not record.holder.alive):
             raise Gone(f"process: sandbox {self._id} is gone: {WITHOUT_HOLDER}")
         return record
@@ -156,8 +156,8 @@ class ProcessSandbox:
 def view_of(record: Record, state: State, image: PreparedImage) -> View:
     """What the processes of a sandbox see."""
     if record.private:
-        return CellView(record.holder, image, record.pids)
-    return SharedView(state.root(record.id), image)
+        return CellView(record.holder, image, record.pids, record.groups)
+    return SharedView(state.root(record.id), image, record.groups)
 
 
 def _cannot(code: int, why: str) -> ExecResult:

@@ -22,9 +22,11 @@ class Settings(ProviderSettings):
     isolation: Literal["auto", "bubblewrap", "namespace", "none"] = Field(
         "auto", description="what keeps sandboxes apart; auto takes the best this machine allows"
     )
-    pids: int = Field(
-        512, ge=1, description="processes and threads in one sandbox, where the kernel counts them for each by itself"
+    memory_mb: int = Field(
+        4096, ge=1, description="MiB of memory of a sandbox whose spec asks for none; no swap on top"
     )
+    cpus: float = Field(0.0, ge=0, description="cores of a sandbox whose spec asks for none; 0 sets no limit")
+    pids: int = Field(512, ge=1, description="processes and threads in one sandbox")
     cache_dir: Path = Field(
         default_factory=lambda: _user_folder("XDG_CACHE_HOME", ".cache"),
         description="prepared images and Python environments",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ class Record:
         private: Whether it has namespaces of its own.
         holder: The process that holds them, once they are open.
         pids: How many processes and threads there may be in them; 0 is any number.
+        groups: Its control groups.
     """
 
     id: str
@@ -52,6 +53,7 @@ class Record:
     private: bool = False
     holder: Known | None = None
     pids: int = 0
+    groups: Sequence[str] = ()
 
 
 class State:

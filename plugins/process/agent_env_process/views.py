@@ -65,10 +65,11 @@ class SharedView:
     Args:
         root: The folder that stands for ``/``.
         image: What the sandbox was made from.
+        groups: The control groups of its processes.
     """
 
-    def __init__(self, root: Path, image: PreparedImage) -> None:
-        self._paths, self._image = PathMap(root, image.owned, image.bin), image
+    def __init__(self, root: Path, image: PreparedImage, groups: Sequence[str] = ()) -> None:
+        self._paths, self._image, self._groups = PathMap(root, image.owned, image.bin), image, groups
         self.home, self.temporary = str(root / "root"), str(root / "tmp")
 
     @property
@@ -114,7 +115,7 @@ class SharedView:
         program = find_program(words[0], env["PATH"], place)
         if program is None:
             raise CannotRun(NOT_FOUND, f"there is no program {argv[0]}")
-        return run_command([program, *words[1:]]), place
+        return run_command([program, *words[1:]], self._groups), place
 
 
 class CellView:
@@ -124,12 +125,13 @@ class CellView:
         holder: The process that holds them; None while there are none yet.
         image: What the sandbox was made from.
         pids: See :func:`agent_env_process.cells.enter_command`.
+        groups: The control groups of its processes.
     """
 
     home, temporary = "/root", "/tmp"  # noqa: S108 - the sandbox's own
 
-    def __init__(self, holder: Known | None, image: PreparedImage, pids: int = 0) -> None:
-        self._holder, self._image, self._pids = holder, image, pids
+    def __init__(self, holder: Known | None, image: PreparedImage, pids: int = 0, groups: Sequence[str] = ()) -> None:
+        self._holder, self._image, self._pids, self._groups = holder, image, pids, groups
 
     @property
     def holder(self) -> Known:
@@ -181,7 +183,7 @@ class CellView:
             there = "/" in name and files.status(places[0]) is not None
             if not there:
                 raise CannotRun(NOT_FOUND, f"there is no program {argv[0]}")
-        return enter_command(self.holder, folder, words, pids=self._pids), Path("/")
+        return enter_command(self.holder, folder, words, pids=self._pids, groups=self._groups), Path("/")
 
     def _word(self, text: str) -> str:
         """Of the programs in ``/usr/local/bin``, the image's own stand before the machine's."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from agent_env_process import cgroups
 from agent_env_process.environment import MARK
 from agent_env_process.procs import members
 from agent_env_process.state import State
@@ -99,8 +100,12 @@ def alive(pid):
     return Path(f"/proc/{pid}").exists()
 
 
+def grouped(sandbox_id):
+    return any(map(os.path.exists, cgroups.choose().folders(sandbox_id)))
+
+
 async def nothing_left(state, ids):
-    """Waits until neither files nor processes of these sandboxes are there."""
+    """Waits until neither files nor processes nor control groups of these sandboxes are there."""
 
     async def gone():
         return not (set(ids) & {record.id for record in state.records()}) and not any(
@@ -109,6 +114,7 @@ async def nothing_left(state, ids):
 
     await eventually(gone)
     assert not any(state.box(sandbox_id).exists() for sandbox_id in ids)
+    assert not any(map(grouped, ids))
 
 
 async def test_a_killed_owner_leaves_nothing_and_its_neighbour_is_untouched(own, state, config, image):
