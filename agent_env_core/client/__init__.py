@@ -3,7 +3,7 @@
 from agent_env_core.client.address import Address, hand_down_token
 from agent_env_core.client.hosts import Hosts
 from agent_env_core.client.messages import ForeignTools, Offered, Outcome, Row, ToolAnswer, Turn
-from agent_env_core.client.plain import server_at
+from agent_env_core.client.plain import servers_at
 from agent_env_core.client.server import Info, Server, Toolset
 from agent_env_core.client.session import Session, close_all, seconds
 
@@ -23,5 +23,5 @@ __all__ = [
     "close_all",
     "hand_down_token",
     "seconds",
-    "server_at",
+    "servers_at",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -38,16 +38,26 @@ SCORE = "reward"
 """The one score of an episode: the sum of its rewards."""
 
 
-def server_at(address: Address, *, deploy_timeout: float) -> Server:
-    """The server of an address: ours, or any that speaks OpenEnv.
+def servers_at(addresses: Iterable[Address], *, deploy_timeout: float) -> list[Server]:
+    """The servers of addresses: ours, or any that speak OpenEnv.
 
     Raises:
-        AgentEnvError: Nothing answers.
+        AgentEnvError: Nothing answers at some of them; the message names each.
     """
-    server = Server(address, deploy_timeout=deploy_timeout)
-    with server._client() as client:
-        ours = client.get(f"{PREFIX}/info").status_code != 404
-    return server if ours else PlainServer(address, deploy_timeout=deploy_timeout)
+    servers: list[Server] = []
+    silent: list[str] = []
+    for address in addresses:
+        server = Server(address, deploy_timeout=deploy_timeout)
+        try:
+            with server._client() as client:
+                ours = client.get(f"{PREFIX}/info").status_code != 404
+        except AgentEnvError as exc:
+            silent.append(str(exc))
+        else:
+            servers.append(server if ours else PlainServer(address, deploy_timeout=deploy_timeout))
+    if silent:
+        raise AgentEnvError("\n".join(silent))
+    return servers
 
 
 class PlainServer(Server):

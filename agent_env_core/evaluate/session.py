@@ -87,7 +87,7 @@ class Session:
     Raises:
         BundleError: The bundle can't be read.
         NothingSelected: It has no such tasks.
-        ModelError: No model is named, and the bundle brings no script.
+        ModelError: No model is named, and the bundle brings no script; or no API is.
         ValueError: ``reward`` doesn't fit the tasks.
     """
 
@@ -111,6 +111,8 @@ class Session:
                 f"no model is named, and the bundle {bundle.name!r} brings no {script.FILE} to play: name one with"
                 " --model, and its server with --base-url or OPENAI_BASE_URL"
             )
+        elif lack := settings.models.lacks_api:
+            raise ModelError(f"the model {name!r} can't be asked: {lack}")
         else:
             self._chat = settings.models.open(name, params=settings.params)
             self.model_title = f"{name} at {self._chat.base_url}"

@@ -153,7 +153,9 @@ class ChatModel:
         try:
             status, content, _ = await self._send("GET", "/models", None, timeout)
         except httpx.HTTPError as exc:
-            raise self._error(f"can't be reached: {describe(exc)}", retryable=True) from exc
+            raise self._error(
+                f"can't be reached: {describe(exc)}; start its server, or mend the base URL", retryable=True
+            ) from exc
         except TimeoutError as exc:
             raise self._error(f"didn't answer within {timeout:g}s", retryable=True) from exc
         if status in (401, 403):

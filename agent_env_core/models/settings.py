@@ -58,12 +58,17 @@ class ModelSettings:
         """
         if not model:
             return f"none is named; set {variable}, or use {OPTIONS[variable]} of `agent-env run`"
-        if base_url is None and self.base_url == DEFAULT_URL and not os.environ.get(self.api_key_env):
-            return (
-                f"no API is named; set {URL_VARIABLE} to one that is compatible with OpenAI's, or {self.api_key_env}"
-                " for OpenAI's own"
-            )
-        return ""
+        return self.lacks_api if base_url is None else ""
+
+    @property
+    def lacks_api(self) -> str:
+        """What is missing before :attr:`base_url` can be asked, with the settings that mend it."""
+        if self.base_url != DEFAULT_URL or os.environ.get(self.api_key_env):
+            return ""
+        return (
+            f"no API is named; set {URL_VARIABLE} (--base-url of `agent-env run`) to one that is compatible with"
+            f" OpenAI's, or {self.api_key_env} for OpenAI's own"
+        )
 
     def open(
         self, model: str | None, *, base_url: str | None = None, params: Mapping[str, Any] | None = None

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env_core import integrity
 from agent_env_core.adapters import Combiner
-from agent_env_core.client import Address, Hosts, Info, close_all, hand_down_token, seconds, server_at
+from agent_env_core.client import Address, Hosts, Info, close_all, hand_down_token, seconds, servers_at
+from agent_env_core.errors import AgentEnvError
 from agent_env_core.play.rewards import resolve_reward
 from agent_env_core.server.limits import DEFAULT_SESSIONS
 from agent_env_trl.dataset import check_rows, task_dataset
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 Factory = type[Environment] | dict[str, type[Environment]]
+
+
+class NoSuchSplit(ValueError):
+    """What is served hasn't got a split that was named."""
 
 
 class AgentEnv:
@@ -61,10 +66,11 @@ class AgentEnv:
         self._split = split
         self._timeouts = _timeouts(tool_timeout, reset_timeout)
         addresses = _addresses(url_or_urls, token)
-        self._server = Hosts([server_at(address, deploy_timeout=reset_timeout) for address in addresses])
+        self._server = Hosts(servers_at(addresses, deploy_timeout=reset_timeout))
         self._info, self._hosts = self._server.info()
         self._check_split(split)
         self._combine = None if reward is None else resolve_reward(reward, self._info.score_ids)
+        self._closed = False
         self._datasets: dict[str, Dataset] = {}
         self._factories: dict[bool, Factory] = {}
         for address in addresses:
@@ -168,7 +174,7 @@ class AgentEnv:
         """
         self._check_split(split)
         if split not in self._datasets:
-            rows = self._server.rows(self._info, split)
+            rows = self._asked().rows(self._info, split)
             self._datasets[split] = task_dataset(split, rows, environments=len(self._info.toolsets) > 1)
         return self._datasets[split]
 
@@ -179,6 +185,16 @@ class AgentEnv:
             ValueError: A row names a split, index, task or environment that isn't there; the message has its number.
         """
         check_rows(rows, self.dataset_for)
+
+    def _asked(self) -> Hosts:
+        """The servers, to be asked something.
+
+        Raises:
+            AgentEnvError: :meth:`close` has stopped the one there was.
+        """
+        if self._closed:
+            raise AgentEnvError(f"this AgentEnv was closed, and its server at {self.url} with it: make a new one")
+        return self._server
 
     def _check_split(self, split: str) -> None:
         _check_split(f"the server at {self.url}", split, self._info.splits)
@@ -198,7 +214,7 @@ class AgentEnv:
     def _factory(self, *, together: bool) -> Factory:
         """The factory; ``together`` is for a trainer known to ask for rewards once its whole batch is complete."""
         if together not in self._factories:
-            toolsets = self._server.toolsets()
+            toolsets = self._asked().toolsets()
             settings: dict[str, Any] = {
                 "hosts": self._hosts, "combine": self._combine, "together": together, **self._timeouts,
             }  # fmt: skip
@@ -246,8 +262,14 @@ class AgentEnv:
         """Ends the episodes that this process's environments hold, and stops a server that ``local`` started."""
         factories = [one.values() if isinstance(one, dict) else (one,) for one in self._factories.values()]
         classes = [cls for factory in factories for cls in factory]
-        close_all([environment._session for cls in classes for environment in list(cls._instances)])
+        try:
+            close_all([environment._session for cls in classes for environment in list(cls._instances)])
+        except KeyboardInterrupt:  # a second Ctrl-C
+            if isinstance(self._local, LocalServer):
+                self._local.kill()
+            raise
         if self._local is not None:
+            self._closed = True
             for cls in classes:
                 cls._server_closed = True
             self._local.close()
@@ -285,4 +307,4 @@ def _addresses(urls: str | Sequence[str], token: str | Mapping[str, str] | None)
 
 def _check_split(where: str, split: str, known: Collection[str]) -> None:
     if split not in known:
-        raise ValueError(f"{where} has no split {split!r}; it has: {', '.join(known) or 'none'}")
+        raise NoSuchSplit(f"{where} has no split {split!r}; it has: {', '.join(known) or 'none'}")

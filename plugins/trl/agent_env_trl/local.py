@@ -132,6 +132,13 @@ class LocalServer:
                 self._process.terminate()  # a fork of ours may still hold the pipe open
             self._wait_for_the_end()
 
+    def kill(self) -> None:
+        """Ends the server at once; its reaper removes what it deployed."""
+        if os.getpid() == self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
     def _wait_for_the_end(self) -> None:
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -142,15 +149,10 @@ class LocalServer:
                 self._process.wait(CLOSE_SECONDS)
                 return
             logger.warning("the local server didn't end within %gs and is killed", CLOSE_SECONDS)
-            self._kill()
+            self.kill()
         except KeyboardInterrupt:  # a second Ctrl-C: what is left is the reaper's
-            self._kill()
+            self.kill()
             raise
-
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
 
 
 def _bundle_arguments(bundle: Bundle) -> list[str]:

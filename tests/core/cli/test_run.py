@@ -148,6 +148,16 @@ def test_no_model_is_told_with_what_to_do(talk: Path):
     assert "name one with --model" in result.stderr
 
 
+def test_no_api_is_told_with_what_to_do(talk: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    result = run(talk, "--model", "m")
+    assert result.exit_code == 1
+    assert "the model 'm' can't be asked: no API is named; set OPENAI_BASE_URL (--base-url of `agent-env run`)" in (
+        result.stderr
+    )
+
+
 @pytest.mark.usefixtures("no_processes_left")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_tears_everything_down(

@@ -163,7 +163,7 @@ async def test_nobody_listens():
     with socket.socket() as taken:  # bound and not listening: nobody else gets the port, and nobody answers
         taken.bind(("127.0.0.1", 0))
         async with ChatModel("m", f"http://127.0.0.1:{taken.getsockname()[1]}/v1") as model:
-            with pytest.raises(ModelError, match="can't be reached"):
+            with pytest.raises(ModelError, match=r"can't be reached: .*; start its server, or mend the base URL"):
                 await model.check()
             with pytest.raises(ModelError, match="can't be reached") as caught:
                 await model.complete(ASK, timeout=0.8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -80,3 +81,14 @@ def test_what_is_no_address_is_refused_by_name(given: Any) -> None:
 def test_urls_are_some_and_each_once(given: list[str]) -> None:
     with pytest.raises(ValueError, match="must be one or more servers, each given once"):
         AgentEnv(given)
+
+
+def test_every_server_that_does_not_answer_is_named() -> None:
+    with socket.socket() as one, socket.socket() as other:  # bound and not listening: nobody answers there
+        for taken in (one, other):
+            taken.bind(("127.0.0.1", 0))
+        dead = [f"http://127.0.0.1:{taken.getsockname()[1]}" for taken in (one, other)]
+        with pytest.raises(AgentEnvError) as refusal:
+            AgentEnv(dead)
+    lines = str(refusal.value).splitlines()
+    assert [line.split(" (")[0] for line in lines] == [f"nothing answers at {url}" for url in dead]

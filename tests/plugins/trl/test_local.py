@@ -22,8 +22,9 @@ TRAINER = """
 import json, os, sys, time
 from agent_env.training.trl import AgentEnv
 
-env = AgentEnv.local(sys.argv[1], sandbox="docker" if "docker" in sys.argv else "process", split="train")
-environments = [env.factory() for _ in range(2)]
+env = AgentEnv.local(sys.argv[1], sandbox="docker" if "docker" in sys.argv else "process", split="train",
+                     max_concurrent_envs=16)
+environments = [env.factory() for _ in range(16 if "sixteen" in sys.argv else 2)]
 for environment in environments:
     environment.reset(**env.dataset[0])
     environment.add(amount=1)
@@ -31,6 +32,9 @@ if "fork" in sys.argv:  # a data loader's worker, say: it has every descriptor o
     if os.fork() == 0:
         time.sleep(600)
 print(json.dumps({"server": env._local.pid, "url": env.url}), flush=True)
+if "inside" in sys.argv:
+    with env:
+        sys.stdin.readline()
 sys.stdin.readline()
 if "raise" in sys.argv:
     raise RuntimeError("as in a reward function")
@@ -156,11 +160,26 @@ def test_a_killed_trainer_leaves_no_container(trainer: Any) -> None:
         client.close()
 
 
-def test_a_trainer_interrupted_by_its_user(trainer: Any) -> None:
-    started = trainer()
+@pytest.mark.parametrize(("how", "rollouts"), [("", 2), pytest.param("sixteen", 16, marks=pytest.mark.long)])
+def test_a_trainer_interrupted_by_its_user(trainer: Any, how: str, rollouts: int) -> None:
+    started = trainer(how)
+    assert len(started.envs) == rollouts
     started.process.send_signal(signal.SIGINT)
     started.process.communicate(timeout=60)
     assert started.left() == []
+
+
+def test_a_trainer_interrupted_again(trainer: Any) -> None:
+    """While its first interrupt is being met, by a server that will never end by itself: it doesn't wait for it."""
+    started = trainer("inside")
+    os.kill(started.server.pid, signal.SIGSTOP)
+    ends = time.monotonic() + 30
+    while started.process.poll() is None and time.monotonic() < ends:
+        started.process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            started.process.wait(1)
+    assert started.process.returncode == -signal.SIGINT
+    assert started.all_gone(), started.left()
 
 
 def test_a_server_that_is_killed_leaves_rollouts_unscored(local: Any, caplog: Any) -> None:
@@ -191,6 +210,8 @@ def test_closing_is_idempotent_and_ends_what_the_environments_hold(local: Any) -
     assert environment.get_reward() is None
     with pytest.raises(AgentEnvError, match="was closed, and its server with it"):
         environment.reset(**env.dataset[0])
+    with pytest.raises(AgentEnvError, match=f"^this AgentEnv was closed, and its server at {env.url} with it: make a"):
+        env.dataset_for("eval")
 
 
 def test_two_servers_side_by_side(local: Any) -> None:

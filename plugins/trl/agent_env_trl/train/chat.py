@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import httpx
+
 from agent_env_core.errors import Problem, describe
 
 if TYPE_CHECKING:
@@ -42,11 +44,37 @@ class Model:
 
         if name.startswith(("/", "~", "./", "../")) and not os.path.isdir(name):  # else it's asked for on the hub
             return Problem("model", f"there is no folder {name!r}", "give the folder of a model, or a name on the hub")
+        if os.path.isdir(name) and not os.path.isfile(os.path.join(name, "config.json")):
+            return Problem("model", f"the folder {name!r} has no config.json", "give the folder a model was saved in")
+        silence = "" if os.path.isdir(name) else _silence_of_the_hub()
         try:
-            return cls(name, AutoTokenizer.from_pretrained(name), AutoConfig.from_pretrained(name))
+            return cls(
+                name,
+                AutoTokenizer.from_pretrained(name, local_files_only=bool(silence)),
+                AutoConfig.from_pretrained(name, local_files_only=bool(silence)),
+            )
         except Exception as exc:  # hubs and formats fail in as many ways as there are
+            if silence:
+                fix = "give a model's folder, or the name of a downloaded model with HF_HUB_OFFLINE=1"
+                return Problem("model", f"{name!r} is no folder here, nor downloaded, and {silence}", fix)
             fix = "give the name of a model on the hub that this machine reaches, or its folder"
             return Problem("model", f"{name!r} can't be read: {describe(exc).splitlines()[0]}", fix)
+
+
+def _silence_of_the_hub() -> str:
+    """Why the hub can't be asked; empty where it answers, or where HF_HUB_OFFLINE says that it isn't asked.
+
+    The hub's own client tries each file again for most of a minute before it says so.
+    """
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode():
+        return ""
+    try:
+        httpx.head(constants.ENDPOINT, timeout=10)
+    except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        return f"the hub at {constants.ENDPOINT} doesn't answer: {describe(exc)}"
+    return ""
 
 
 def template_problems(model: Model) -> list[Problem]:

@@ -105,6 +105,29 @@ def batches(maker: Callable[..., Any], given: Mapping[str, Any], processes: int)
         )
 
 
+def precision(maker: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Problem]:
+    """Training in bfloat16 where this machine has nothing that does it; TRL's configurations turn it on by themselves.
+
+    transformers refuses it too, for a field that the file may not have, and names no other.
+    """
+    parameters = inspect.signature(maker).parameters
+    if not {"bf16", "fp16", "use_cpu"} <= parameters.keys() or given.get("use_cpu"):
+        return
+    wanted = given.get("bf16", parameters["bf16"].default)
+    if not (given.get("fp16") is not True if wanted is None else wanted):
+        return
+    from torch.cuda import is_available
+    from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
+
+    if is_torch_bf16_gpu_available() or is_torch_xla_available():
+        return
+    what = "is on" if wanted else "is on where it isn't set"
+    if is_available():
+        yield Problem("arguments.bf16", f"{what}, and this machine's GPU has none", "set bf16: false and fp16: true")
+    else:
+        yield Problem("arguments.bf16", f"{what}, and PyTorch sees no GPU", "set use_cpu: true to train without one")
+
+
 def evaluation(settings: Settings, maker: Callable[..., Any]) -> Iterator[Problem]:
     """Whether there's both a split to evaluate on and a time to do it."""
     if "eval_strategy" not in inspect.signature(maker).parameters:

@@ -12,7 +12,7 @@ from typing import Any
 from agent_env_core.adapters import Trainer, TrainerAdapter
 from agent_env_core.errors import AgentEnvError, Problem, SetupError, describe
 from agent_env_core.plugins import plugins
-from agent_env_trl.agent_env import AgentEnv
+from agent_env_trl.agent_env import AgentEnv, NoSuchSplit
 from agent_env_trl.plugin import sharing_processes
 from agent_env_trl.train import checks, versions
 from agent_env_trl.train.chat import Model, context_problems, template_problems
@@ -106,6 +106,7 @@ class Setup:
         arguments = self._settings.arguments
         found = checks.fields(maker, arguments, "arguments")
         found += checks.batches(maker, arguments, sharing_processes(local=False))
+        found += checks.precision(maker, arguments)
         found += checks.evaluation(self._settings, maker)
         self._problems += found
         if found:
@@ -155,9 +156,11 @@ class Setup:
             return AgentEnv.local(
                 settings.bundle, sandbox=settings.sandbox, max_concurrent_envs=sessions, warm=settings.warm, **shared
             )
+        except NoSuchSplit as exc:
+            self._problems.append(Problem("split", str(exc)))
         except (AgentEnvError, ValueError, TypeError) as exc:
             self._say(exc)
-            return None
+        return None
 
     def _say(self, exc: Exception) -> None:
         self._problems.append(Problem("bundle" if self._settings.url is None else "url", str(exc)))
@@ -168,6 +171,9 @@ class Setup:
         try:
             rows = [*env.dataset, *(env.dataset_for(settings.eval_split) if settings.eval_split else ())]
             tools = shown_tools(env)
+        except NoSuchSplit as exc:
+            self._problems.append(Problem("eval_split", str(exc)))
+            return
         except (AgentEnvError, ValueError) as exc:
             self._say(exc)
             return

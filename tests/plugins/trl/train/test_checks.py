@@ -28,6 +28,8 @@ class Config:
     eval_strategy: str = "no"
     max_steps: int = -1
     bf16: bool | None = None
+    fp16: bool = False
+    use_cpu: bool = False
     learning_rate: float = 1e-6
     report_to: str | list[str] | None = None
 
@@ -103,6 +105,25 @@ def test_batches_hold_whole_groups(given: dict[str, Any], processes: int, messag
     else:
         (problem,) = problems
         assert message in problem
+
+
+@pytest.mark.parametrize(
+    ("given", "gpu", "message"),
+    [
+        ({}, False, "is on where it isn't set, and PyTorch sees no GPU (set use_cpu: true to train without one)"),
+        ({"bf16": True}, True, "is on, and this machine's GPU has none (set bf16: false and fp16: true)"),
+        ({"bf16": False}, True, ""),
+        ({"fp16": True}, True, ""),
+        ({"use_cpu": True}, False, ""),
+    ],
+)
+def test_bf16_where_nothing_does_it(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], gpu: bool, message: str
+) -> None:
+    monkeypatch.setattr("transformers.utils.is_torch_bf16_gpu_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
+    problems = [str(problem) for problem in checks.precision(Config, given)]
+    assert problems == ([f"arguments.bf16: {message}"] if message else [])
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -150,7 +152,7 @@ def test_everything_that_is_wrong_is_said_at_once(train: Train, played: list[Any
         "arguments.per_device_train_batch_size: times 1 steps",
         "arguments.eval_strategy: isn't set, so nothing is played of eval_split (set it to steps)",
         "peft.rank: LoraConfig has no such field",
-        "has no split 'train'; it has: all",
+        "split: the bundle has no split 'train'; it has: all",
     ):
         assert problem in ran.output
     assert played == []
@@ -192,4 +194,26 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     from agent_env_trl.train.chat import Model
 
     assert str(Model.read(str(tmp_path / "none"))).startswith(f"model: there is no folder {str(tmp_path / 'none')!r}")
+    assert "has no config.json (give the folder a model was saved in)" in str(Model.read(str(tmp_path)))
+    (tmp_path / "config.json").write_text("{}")
     assert "can't be read" in str(Model.read(str(tmp_path)))
+
+
+def test_a_model_on_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It's found out by one question, and not by the many tries that the hub's client makes for each file."""
+    from agent_env_trl.train.chat import Model
+    from huggingface_hub import constants
+
+    with socket.socket() as taken:  # bound and not listening: nobody else gets the port, and nobody answers
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        problem = str(Model.read("nobody/has-this"))
+    assert problem.startswith("model: 'nobody/has-this' is no folder here, nor downloaded, and the hub at http://127.0")
+    assert problem.endswith("(give a model's folder, or the name of a downloaded model with HF_HUB_OFFLINE=1)")
+
+
+def test_a_split_to_evaluate_that_is_not_there(train: Train) -> None:
+    ran = train(arguments={"eval_strategy": "steps", "num_generations_eval": 1}, eval_split="tarin")
+    assert ran.exit_code == 1
+    assert re.search(r"^  eval_split: .* has no split 'tarin'; it has: all$", ran.output, re.MULTILINE), ran.output
