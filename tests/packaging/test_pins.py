@@ -23,22 +23,27 @@ NEW = ("trl[vllm]>=1.15", "vllm>=0.30", "mcp>=2")
 def resolve(wheels: Path, *requirements: str) -> subprocess.CompletedProcess[str]:
     """Resolves as pip would, with uv: it reads the metadata of vLLM and torch and downloads neither."""
     command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--no-cache"]
-    command += [
-        "--python-version",
-        "3.11",
-        "--python-platform",
-        "x86_64-manylinux_2_28",
-        "--find-links",
-        str(wheels),
-        "-",
-    ]
+    command += ["--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28", "--find-links", str(wheels)]
+    command.append("-")
     return subprocess.run(command, input="\n".join(requirements), capture_output=True, text=True, check=False)
 
 
-def test_the_trainers_side_resolves_beside_a_new_vllm(wheels: Path) -> None:
-    done = resolve(wheels, "agentenv-framework-trl", *NEW)
+def chosen_by(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """The version of each distribution, by name."""
     assert done.returncode == 0, done.stderr
-    chosen = dict(line.split(" ")[0].split("==") for line in done.stdout.splitlines() if "==" in line)
+    return dict(line.split(" ")[0].split("==") for line in done.stdout.splitlines() if "==" in line)
+
+
+def test_every_extra_resolves_to_our_own_wheels(wheels: Path, sources: dict[str, Any]) -> None:
+    """No version of the index has the epoch of ours."""
+    chosen = chosen_by(resolve(wheels, "agentenv-framework[all]"))
+    assert {name: chosen[name] for name in sources} == dict.fromkeys(sources, "1!0.1.0")
+    assert "openenv" in chosen
+    assert "openenv-core" not in chosen
+
+
+def test_the_trainers_side_resolves_beside_a_new_vllm(wheels: Path) -> None:
+    chosen = chosen_by(resolve(wheels, "agentenv-framework-trl", *NEW))
     assert chosen["agentenv-framework-trl"] == chosen["agentenv-framework"] == "1!0.1.0"
     assert chosen["mcp"].startswith("2.")
     assert tuple(map(int, chosen["vllm"].split(".")[:2])) >= (0, 30)
@@ -61,7 +66,7 @@ def new_environment(environment: Any, sources: dict[str, Any]) -> Any:
         if link.name.partition("-")[0].lower() not in HOST_ONLY:
             (own / link.name).symlink_to(link.resolve())
     (environment.site / "borrowed.pth").write_text(f"{own}\n", "utf-8")
-    environment.run("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "mcp>=2")
+    environment.uv("mcp>=2")
     environment.install("agentenv-framework", "agentenv-framework-trl")
     return environment
 
