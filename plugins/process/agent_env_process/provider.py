@@ -210,6 +210,7 @@ class ProcessProvider:
         leaders = running.leaders if running is not None else ()
         if record is not None:
             leaders += (record.holder, record.main)
+            await asyncio.to_thread(cgroups.hurry, record.groups)
         if record is not None and record.holder is not None:
             await asyncio.to_thread(end_namespace, record.holder)
         resisting = await asyncio.to_thread(end_all, f"{MARK}={id}", *leaders)

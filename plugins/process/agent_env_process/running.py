@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent_env_core.errors import Gone, ImageError, Unavailable
 from agent_env_process.cells import holder_of, holder_pid
-from agent_env_process.cgroups import overrun
+from agent_env_process.cgroups import hurry, overrun
 from agent_env_process.environment import MARK
 from agent_env_process.output import LogFile, tail
 from agent_env_process.ports import HeldPorts
@@ -141,6 +141,7 @@ class Running:
             self.mark_ended(WITHOUT_HOLDER)
 
     async def _end_with_main(self, main: Child) -> None:
+        await asyncio.to_thread(hurry, self._record.groups)
         if self._record.holder is not None:
             await asyncio.to_thread(end_namespace, self._record.holder)
         await asyncio.to_thread(end_all, f"{MARK}={self._record.id}", *self.leaders)

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from agent_env_process import cgroups
 
 from agent_env_core.bundle import Bundle
 from agent_env_core.errors import BundleError, EpisodeError, PluginError
@@ -22,6 +23,12 @@ OTHER_ENV = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def without_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which sandboxes can't be limited."""
+    monkeypatch.setattr(cgroups, "choose", lambda: cgroups.Groups(lacking="this is a test"))
+
+
 async def test_images_are_prepared_at_the_start_and_progress_is_told(bundle: Bundle, open_runner: Open):
     lines: list[str] = []
     runner = await open_runner(bundle, on_progress=lines.append)
@@ -31,6 +38,7 @@ async def test_images_are_prepared_at_the_start_and_progress_is_told(bundle: Bun
     assert lines[-1].startswith("prepared the image of env 'counter' in ")
 
 
+@pytest.mark.usefixtures("without_limits")
 async def test_a_task_that_cant_be_played_is_left_out(
     make_bundle: Callable[..., Bundle],
     steps: Callable[..., Steps],
@@ -60,6 +68,7 @@ async def test_a_task_that_cant_be_played_is_left_out(
     assert await play(await begin(runner, "good"), 3) == {"grade": 1.0}
 
 
+@pytest.mark.usefixtures("without_limits")
 async def test_a_bundle_of_which_nothing_can_be_played(
     make_bundle: Callable[..., Bundle],
     steps: Callable[..., Steps],

@@ -141,6 +141,17 @@ async def test_groups_below_go_too_and_no_other_is_touched(create, provider, sta
     assert all(map(os.path.exists, others))
 
 
+@limited
+async def test_the_end_of_a_slow_sandbox_is_not_slow(create, provider, state, monkeypatch):
+    box = await create(cpu=0.5)
+    seen = []
+    monkeypatch.setattr(cgroups, "remove", lambda groups: seen.append(limits(state, box)[2]))
+    assert await provider.kill(box.id)
+    monkeypatch.undo()
+    assert seen in (["-1"], ["max"])
+    cgroups.remove(choose().folders(box.id))
+
+
 @with_namespaces
 async def test_limits_are_out_of_reach(create):
     """In a user namespace of its own a program could mount its group's hierarchy, where the files are its user's."""
