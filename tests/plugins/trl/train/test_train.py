@@ -18,6 +18,7 @@ from agent_env_trl.environment import Environment
 from click.testing import CliRunner, Result
 
 from agent_env_core.cli.main import main
+from agent_env_core.plugins import plugins
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
@@ -105,6 +106,25 @@ def test_an_evaluation_and_an_adapter(train: Train, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
     state = json.loads((tmp_path / "out" / "checkpoint-1" / "trainer_state.json").read_text("utf-8"))
     assert any("eval_rewards/rows-v1/mean" in entry for entry in state["log_history"])
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("no_processes_left")
+def test_an_error_in_a_reward_function_of_ones_own(rows: Path, tiny_model: Path, tmp_path: Path) -> None:
+    """It ends the training as it is, and takes the sandboxes of the batch with it."""
+    from trl import GRPOConfig, GRPOTrainer
+
+    def shaped(**batch: Any) -> list[float]:
+        raise KeyError("style")
+
+    with AgentEnv.local(rows, sandbox="process") as env:
+        trainer = GRPOTrainer(
+            model=str(tiny_model), args=GRPOConfig(output_dir=str(tmp_path / "out"), **ARGUMENTS), reward_funcs=shaped,
+            **plugins().trainer_adapter("grpo").arguments(env),
+        )  # fmt: skip
+        with pytest.raises(KeyError, match="style") as raised:
+            trainer.train()
+    assert raised.traceback[-1].name == "shaped"
 
 
 def test_a_dry_run_plays_one_rollout_and_loads_no_model(train: Train, tmp_path: Path) -> None:
