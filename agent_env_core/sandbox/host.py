@@ -74,7 +74,7 @@ class SandboxHost:
         self._asked = max_starting, max_running
         self._shared = shared
         self._reaper = ReaperProcess(*reaper, self._owner, self._run_id) if reaper else None
-        self._arming: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._live: dict[str, Place] = {}
         self._creating: set[asyncio.Task[Sandbox]] = set()
         self._ending: dict[str, asyncio.Task[bool]] = {}
@@ -135,8 +135,8 @@ class SandboxHost:
         if self._reaper is not None:
             try:
                 self._reaper.start()
-                self._arming = asyncio.create_task(self._reaper.armed())
-                self._arming.add_done_callback(_warn_unarmed)
+                self._keeping = asyncio.create_task(self._reaper.keep())
+                self._keeping.add_done_callback(_warn_unarmed)
             except OSError as exc:
                 log.warning("no reaper process (%s): sandboxes outlive this process if it is killed", exc)
         try:
@@ -201,9 +201,9 @@ class SandboxHost:
         return sorted(left), sure
 
     async def _stop_reaper(self, *, clean: bool) -> None:
-        if self._arming is not None:
-            self._arming.cancel()
-            await asyncio.gather(self._arming, return_exceptions=True)
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
         if self._reaper is not None:
             if clean:
                 await self._reaper.stop()

@@ -64,6 +64,9 @@ EXPIRY_INTERVAL = 30.0
 WAKE_INTERVAL = 10.0
 """Seconds between two looks whether the owner is stopped and its trainer gone."""
 
+LOOK = 2.0
+"""Seconds between two looks of the owner whether its reaper lives."""
+
 BYE = b"bye\n"
 ARMED = b"armed\n"
 
@@ -153,6 +156,22 @@ class ReaperProcess:
             pass
         if answer != ARMED:
             raise Unavailable("the reaper process doesn't answer: what this process leaves when killed stays behind")
+
+    async def keep(self) -> None:
+        """Waits until the process watches, and starts another when it ends: killed, by the kernel for memory say.
+
+        Raises:
+            Unavailable: See :meth:`armed`.
+            OSError: No process can be started.
+        """
+        while True:
+            await self.armed()
+            while self._process is not None and self._process.poll() is None:  # noqa: ASYNC110 - nothing else tells
+                await asyncio.sleep(LOOK)
+            log.warning("the reaper process has ended; another one takes its place")
+            if self._channel is not None:
+                self._channel.close()
+            self.start()
 
     async def stop(self) -> None:
         """Sends the process away: nothing was left for it."""

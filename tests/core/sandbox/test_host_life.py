@@ -115,7 +115,7 @@ class TestClose:
             def start(self):
                 said.append("start")
 
-            async def armed(self):
+            async def keep(self):
                 said.append("armed")
 
             async def stop(self):

@@ -222,6 +222,23 @@ class TestProcess:
         assert str(inheritable) not in os.listdir(f"/proc/{process.pid}/fd")
         await process.stop()
 
+    async def test_one_that_is_killed_is_replaced(self, process, monkeypatch):
+        monkeypatch.setattr(reaper, "LOOK", 0.05)
+        armed, watching = process.armed, asyncio.Queue()
+
+        async def tell():
+            await armed()
+            watching.put_nowait(process.pid)
+
+        monkeypatch.setattr(process, "armed", tell)
+        keeping = asyncio.create_task(process.keep())
+        first = await asyncio.wait_for(watching.get(), 60)
+        os.kill(first, signal.SIGKILL)
+        assert await asyncio.wait_for(watching.get(), 60) != first
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await process.stop()
+
     async def test_one_that_cannot_start_is_told(self, tmp_path):
         process = ReaperProcess("process", {}, replace(Owner.current(), host="not/an/owner"), "run")
         process.start()

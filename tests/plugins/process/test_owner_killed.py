@@ -169,6 +169,7 @@ async def test_a_forked_child_of_the_owner_does_not_keep_its_sandboxes(own, stat
 
 async def test_with_its_reaper_killed_too_the_next_start_cleans_up(own, state, config):
     process, said = own()
+    process.send_signal(signal.SIGSTOP)  # or it would start another
     os.kill(said["reaper"], signal.SIGKILL)
 
     reaper = psutil.Process(said["reaper"])
