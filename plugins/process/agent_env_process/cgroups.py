@@ -121,17 +121,18 @@ def choose() -> Groups:
     return found
 
 
-def overrun(folders: Iterable[str]) -> int | None:
-    """The limit of a sandbox's memory in MiB, where the kernel ended something in it because of that limit."""
+def overrun(folders: Iterable[str]) -> str:
+    """Says that the kernel ended something in a sandbox because of its limit of memory; empty where it didn't."""
     for folder in map(Path, folders):
         for events, limit in (("memory.events", "memory.max"), ("memory.oom_control", "memory.limit_in_bytes")):
             try:
                 counts = dict(line.split() for line in (folder / events).read_text().splitlines())
                 if int(counts.get("oom_kill", 0)):
-                    return int((folder / limit).read_text()) >> 20
+                    mib = int((folder / limit).read_text()) >> 20
+                    return f", after the sandbox ran out of memory (limit {mib} MiB)"
             except OSError:  # another version's, another controller's, or gone
                 continue
-    return None
+    return ""
 
 
 def hurry(folders: Iterable[str]) -> None:

@@ -84,11 +84,11 @@ def join(groups: str) -> None:
             file.write("0")
 
 
-def volunteer() -> None:
-    """Short of memory, the kernel ends this process and what it starts before any that did not say so."""
+def volunteer(*, last: bool) -> None:
+    """Short of memory, the kernel ends this process and what it starts before any that did not say so; or only then."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
+            file.write("900" if last else "1000")
     except OSError:  # another system
         pass
 
@@ -377,7 +377,7 @@ def devices(place: str) -> None:
 if __name__ == "__main__":
     NOTHING = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     groups, verb, *words = sys.argv[1:]
-    volunteer()
+    volunteer(last=verb in ("hold", "tell"))  # with what holds the namespaces all the others would end
     forget_coercion()
     try:
         join(groups)

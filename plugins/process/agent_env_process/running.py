@@ -138,7 +138,7 @@ class Running:
     def _follow_cell(self) -> None:
         """Where the main process ends too, it is the one that has something to say."""
         if self._cell is not None and self._cell.code is not None and self._main is None:
-            self.mark_ended(WITHOUT_HOLDER)
+            self.mark_ended(WITHOUT_HOLDER + overrun(self._record.groups))
 
     async def _end_with_main(self, main: Child) -> None:
         await asyncio.to_thread(hurry, self._record.groups)
@@ -154,7 +154,5 @@ def death(code: int | None, log: Path, groups: Sequence[str]) -> str:
     how = (
         "ended" if code is None else f"was killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
     )
-    memory = overrun(groups)
-    how += f", after the sandbox ran out of memory (limit {memory} MiB)" if memory is not None else ""
     said = tail(log)
-    return f"its main process {how}; " + (f"it last said:\n{said}" if said else "it said nothing")
+    return f"its main process {how}{overrun(groups)}; " + (f"it last said:\n{said}" if said else "it said nothing")

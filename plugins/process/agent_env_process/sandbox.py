@@ -12,6 +12,7 @@ from agent_env_core.errors import Gone, Unavailable, Unsupported
 from agent_env_core.sandbox.commands import Kept
 from agent_env_core.sandbox.contract import Endpoint, ExecResult
 from agent_env_core.sandbox.leases import EXPIRES_LABEL, expires_label
+from agent_env_process.cgroups import overrun
 from agent_env_process.environment import LOOPBACK
 from agent_env_process.images import PreparedImage
 from agent_env_process.procs import end_all
@@ -65,7 +66,7 @@ class ProcessSandbox:
         if self._last is None and record.main is not None and not record.main.alive:
             raise Gone(f"process: sandbox {self._id} is gone: {death(None, self._state.log(self._id), record.groups)}")
         if record.private and (record.holder is None or not record.holder.alive):
-            raise Gone(f"process: sandbox {self._id} is gone: {WITHOUT_HOLDER}")
+            raise Gone(f"process: sandbox {self._id} is gone: {WITHOUT_HOLDER}{overrun(record.groups)}")
         return record
 
     async def exec(

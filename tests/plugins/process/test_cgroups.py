@@ -97,6 +97,23 @@ async def test_an_end_for_want_of_memory_is_told(create):
 
 
 @limited
+@with_namespaces
+async def test_the_end_of_what_holds_namespaces_is_told_too(create):
+    box = await create(memory_mb=64)
+    assert (await box.exec(["python3", "-c", TAKE])).exit_code == 137, "which leaves the sandbox as it is"
+    os.kill(box._running[box.id]._record.holder.pid, 9)
+
+    async def told():
+        try:
+            await box.exec(["true"])
+        except Gone as exc:
+            return str(exc)
+
+    assert "held its namespaces ended" in (said := await eventually(told))
+    assert "after the sandbox ran out of memory (limit 64 MiB)" in said
+
+
+@limited
 @each
 async def test_a_fork_bomb_takes_what_one_sandbox_may_have(create, provider):
     provider.settings = provider.settings.model_copy(update={"pids": 40})

@@ -281,7 +281,7 @@ async def test_short_of_memory_the_kernel_ends_a_sandbox_first(create):
 
 
 def _goes_first(pid):
-    return Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text()) >= 900
 
 
 @each
