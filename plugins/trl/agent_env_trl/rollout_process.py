@@ -163,20 +163,15 @@ class Watch:
         started = time.monotonic()
         thread = _training_thread()
         run = None if thread is None else _Stack.of_thread(thread).run
-        told = _Told(reason)
         self._reason, self._run, self._gently = reason, run, True
-        while thread is not None and run is not None and (stack := _Stack.of_thread(thread)).run is run:
-            past = time.monotonic() - started
-            waking = stack.waking is not None and (process is None or not process.is_alive())
-            due = not stack.stopping and after <= past < GIVE_UP_SECONDS
-            if thread == threading.main_thread().ident:
-                if waking or due:
-                    signal.pthread_kill(thread, SIGNAL)
-            elif stack.waking is not None and waking:
-                stack.waking.f_locals["self"]._woken_count.release()  # as the dead process would have
-            elif due:
-                told.to(thread)
-            time.sleep(1.0)
+        if thread is not None:
+            way = _Signal(thread) if thread == threading.main_thread().ident else _Exception(thread, reason)
+            while run is not None and (stack := _Stack.of_thread(thread)).run is run:
+                if stack.waking is not None and (process is None or not process.is_alive()):
+                    way.wake(stack.waking)
+                elif not stack.stopping and after <= time.monotonic() - started < GIVE_UP_SECONDS:
+                    way.tell()
+                time.sleep(1.0)
         self._reason = self._run = None
         if run is None and not after:
             logger.error("training must stop, and no thread of this process trains: %s", describe(reason))
@@ -243,15 +238,36 @@ def _training_thread() -> int | None:
     return next((ident for ident, run in runs.items() if run is not None and run.f_code.co_name == "train"), None)
 
 
-class _Told:
-    """An error for a thread that isn't the main one: Python takes a class there, and makes the instance itself.
+class _Signal:
+    """How the main thread is told of an error: it raises it itself, in the signal's handler, out of any wait.
 
     Args:
+        thread: The main thread.
+    """
+
+    def __init__(self, thread: int) -> None:
+        self._thread = thread
+
+    def tell(self) -> None:
+        """Has it raise the error."""
+        signal.pthread_kill(self._thread, SIGNAL)
+
+    def wake(self, waking: FrameType) -> None:
+        """Breaks off a wait for a process to wake up."""
+        self.tell()
+
+
+class _Exception:
+    """How another thread is told of an error: Python takes a class there, and makes the instance itself.
+
+    Args:
+        thread: The thread.
         reason: The error; what is raised is of its kind, and says the same. Where a kind makes no instance of nothing
             (groups, pydantic's), it's an :class:`AgentEnvError` that says the same.
     """
 
-    def __init__(self, reason: Exception) -> None:
+    def __init__(self, thread: int, reason: Exception) -> None:
+        self._thread = thread
         self._kind = self._like(reason)
         try:
             same = str(self._kind()) == str(reason)
@@ -261,23 +277,27 @@ class _Told:
             told = AgentEnvError(describe(reason))
             told.__dict__.update(vars(reason))
             self._kind = self._like(told)
-        self.raised = False
+        self._raised = False
 
     def _like(self, reason: Exception) -> type[Exception]:
         kind = type(reason)
 
         def fill(error: Exception) -> None:
-            self.raised = True
+            self._raised = True
             error.__dict__.update(vars(reason))
             error.args = reason.args
 
         members = {"__init__": fill, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
         return type(kind.__name__, (kind,), members)
 
-    def to(self, thread: int) -> None:
-        """Raises it in a thread, once, when that is next in Python."""
-        if not self.raised:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(self._kind))
+    def tell(self) -> None:
+        """Raises it there, once, when the thread is next in Python."""
+        if not self._raised:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(self._kind))
+
+    def wake(self, waking: FrameType) -> None:
+        """Ends a wait for a process that is dead, as that would have: none is broken off by an exception."""
+        waking.f_locals["self"]._woken_count.release()
 
 
 _watches: dict[int, Watch] = {}

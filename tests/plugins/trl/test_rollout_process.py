@@ -14,7 +14,7 @@ from types import FunctionType
 
 import psutil
 import pytest
-from agent_env_trl.rollout_process import _Stack, _Told, watch
+from agent_env_trl.rollout_process import _Exception, _Stack, watch
 from pydantic import BaseModel
 from waiting import until
 
@@ -64,11 +64,11 @@ def _error(act: Callable[[], object]) -> Exception:
 def test_an_error_of_any_kind_says_the_same_in_another_thread(reason: Exception, kind: type[Exception]) -> None:
     """Python makes the instance there, of a class and of nothing else; not every kind can be made so."""
     reason.add_note("In the rollout process")
-    told = _Told(reason)
-    assert not told.raised
+    told = _Exception(0, reason)
+    assert not told._raised
     with pytest.raises(kind) as raised:
         raise told._kind
-    assert told.raised
+    assert told._raised
     assert describe(reason) in describe(raised.value)
     assert raised.value.__notes__ == ["In the rollout process"]
 
