@@ -71,6 +71,18 @@ def test_the_architecture_names_every_folder() -> None:
     assert here <= named
 
 
+PLUGINS_OF_OTHERS = [block for page in PAGES for block in blocks(page, "toml") if "agentenv-framework" in block]
+PLUGINS_OF_OTHERS.append((ROOT / "tests/sample_plugin/pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("text", PLUGINS_OF_OTHERS, ids=lambda text: tomllib.loads(text)["project"]["name"])
+def test_a_plugin_written_after_our_pages_asks_for_our_distributions(text: str) -> None:
+    """The index has others of these names, and only ours have the epoch."""
+    needs = [need for need in tomllib.loads(text)["project"]["dependencies"] if need.startswith("agentenv-framework")]
+    assert needs
+    assert [need for need in needs if ">=1!" not in need] == []
+
+
 def test_modules_stay_small() -> None:
     folders = ("agent_env_core", "plugins", "bench", "chaos", "examples")
     sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
