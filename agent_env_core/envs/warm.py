@@ -1,9 +1,9 @@
 """Deployments made before anybody asks for one.
 
 A deploy costs the better part of a second of CPU, most of it an env's imports. Nothing of that depends on the episode,
-so it can be done ahead, while the model generates, and so can the opening of the first MCP session. What is kept here is
-fresh: nobody has called its tools or extensions, it serves one episode, and it isn't taken back. An episode can't tell
-it from one that was deployed for it, but for the waiting.
+so it can be done ahead, while the model generates, and so can the opening of the first MCP session. What is kept here
+is fresh: nobody has called its tools or extensions, it serves one episode, and it isn't taken back. An episode can't
+tell it from one that was deployed for it, but for the waiting.
 
 It gives way to everything: nothing is made while an episode waits for a deploy, where memory or room is short, or of an
 env that nobody asked for lately. What isn't used for half an hour is ended.

@@ -46,13 +46,13 @@ async def test_no_two_episodes_ever_get_the_same(stock: Open):
 class TestSessions:
     """What an episode does first in its env is done ahead: its MCP session is open, in the role that others had."""
 
-    OPENED = ["initialize", "notifications/initialized"]
+    OPENED = ("initialize", "notifications/initialized")
 
     async def test_it_is_open_when_it_is_handed_out(self, stock: Open):
         s = await stock(1)
         (await s.deploy()).session("planner")
         [ahead] = await s.ready(1)
-        assert s.fake.methods[ahead] == self.OPENED
+        assert s.fake.methods[ahead] == [*self.OPENED]
         found = await s.deploy()
         session = found.session("planner")
         await session.open()
