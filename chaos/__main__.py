@@ -18,6 +18,7 @@ from chaos.play import Aftermath, Limits, run
 from chaos.schedule import Schedule, make, shrink
 
 PROVIDERS = ("fake", "process", "docker")
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 def provider_of(name: str) -> object:
@@ -44,7 +45,7 @@ async def play(schedule: Schedule, provider: str, limits: Limits) -> tuple[After
 @click.option("--rollouts", type=click.IntRange(1), default=2000, help="How many in all.")
 @click.option("--batch", type=click.IntRange(1), default=250, help="How many side by side.")
 @click.option("--seed", type=int, envvar="SEED", help="Where to begin; a random one otherwise.")
-@click.option("--schedule", "file", type=click.Path(path_type=Path, exists=True), help="Plays this one, and no other.")
+@click.option("--schedule", "file", type=FILE, help="Plays this one, and no other.")
 @click.option("--sessions", type=click.IntRange(0), default=256, help="Sessions over sockets, on the fake provider.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("out/chaos"), help="Where a failing one is kept.")
 def main(
@@ -55,7 +56,10 @@ def main(
     limits = Limits() if provider == "fake" else Limits(ready=180, tool=60, hang=5, patience=10, starting=4, running=16)
     seed = secrets.randbelow(10**6) if seed is None else seed
     if file is not None:
-        schedules = [Schedule.load(file)]
+        try:
+            schedules = [Schedule.load(file)]
+        except ValueError as exc:
+            raise click.BadParameter(str(exc), param_hint="--schedule") from None
     else:
         numbers = range(-(-rollouts // batch))
         spread = 1.0 if provider == "fake" else 5.0

@@ -99,12 +99,19 @@ class Schedule:
 
     @classmethod
     def load(cls, file: Path) -> Schedule:
-        """Reads what :meth:`save` wrote."""
-        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        plans = (
-            Plan(**{**plan, "faults": tuple(Fault(**fault) for fault in plan["faults"])}) for plan in data["plans"]
-        )
-        return cls(data["seed"], tuple(plans), data["closes"])
+        """Reads what :meth:`save` wrote.
+
+        Raises:
+            ValueError: It holds something else.
+        """
+        try:
+            data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            plans = [
+                Plan(**{**plan, "faults": tuple(Fault(**fault) for fault in plan["faults"])}) for plan in data["plans"]
+            ]
+            return cls(data["seed"], tuple(plans), data["closes"])
+        except (ValueError, KeyError, TypeError) as exc:
+            raise ValueError(f"{file} holds no schedule that make chaos has kept: {type(exc).__name__}: {exc}") from exc
 
 
 def make(seed: int, rollouts: int, *, rate: float = 0.35, spread: float = 1.0, closes: float | None = None) -> Schedule:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from chaos.schedule import KINDS, Plan, Schedule, make, shrink
 
 
@@ -33,3 +35,10 @@ async def test_what_fails_is_made_smaller() -> None:
     small = await shrink(Schedule(1, tuple(Plan(number, 0, 1) for number in range(64))), fails)
     assert [plan.number for plan in small.plans] == [13, 40]
     assert len(tried) <= 60
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"seed": 1, "plans": [{}], "closes": null}'])
+def test_a_file_that_holds_no_schedule_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "other.json").write_text(text)
+    with pytest.raises(ValueError, match=r"other\.json holds no schedule"):
+        Schedule.load(tmp_path / "other.json")
