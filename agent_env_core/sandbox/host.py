@@ -312,7 +312,8 @@ class SandboxHost:
 
     def keep(self, sandbox: Sandbox, ttl: float) -> None:
         """Renews a lease to ``ttl`` seconds for as long as the sandbox isn't ended here, where the provider can."""
-        if self._provider.capabilities.extend and sandbox.id in self._live:
+        needed = sandbox.id in self._live and sandbox.id not in self._ending
+        if self._provider.capabilities.extend and needed:
             self._renewals.keep(sandbox, ttl)
 
     # -- ending

@@ -38,10 +38,13 @@ class Renewals:
         self._keeping[sandbox.id] = asyncio.create_task(self._keep(sandbox, ttl), name=f"lease of {sandbox.id}")
 
     def stop(self, sandbox_id: str) -> None:
-        """Lets a lease run out. Idempotent."""
+        """Lets a lease run out. Idempotent. The watch ends with the last of them."""
         task = self._keeping.pop(sandbox_id, None)
         if task is not None:
             task.cancel()
+        if not self._keeping and self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
 
     async def aclose(self) -> None:
         """Lets all of them run out."""

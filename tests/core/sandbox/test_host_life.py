@@ -175,6 +175,17 @@ class TestLeases:
         assert fake.calls["extend"] == calls
         assert set(pauses) == {20}
 
+    async def test_none_is_renewed_for_what_is_being_ended(self, host, fake, spec):
+        """As a create does that comes back while its host closes."""
+        box = await host.create(spec)
+        fake.fault("kill", hang=True)
+        ending = asyncio.create_task(host.destroy(box.id))
+        await eventually(lambda: fake.calls["kill"])
+        host.keep(box, 60)
+        assert not host._renewals._keeping
+        fake.heal()
+        await ending
+
     async def test_whatever_a_provider_raises_it_is_tried_again_soon(self, host, fake, spec, pauses):
         box = await host.create(spec)
         fake.fault("extend", error=KeyError("a bug of the provider's"))

@@ -77,3 +77,16 @@ async def test_a_jump_while_a_lease_is_renewed_counts(wall):
     async with asyncio.timeout(30):
         assert [await renewed.get(), await renewed.get()] == [7200, 7200]
     await renewals.aclose()
+
+
+async def test_nothing_goes_on_after_the_last_lease():
+    """Also of one that was made while its host closed, after the others were let go."""
+    before = asyncio.all_tasks()
+    renewals = Renewals()
+    await renewals.aclose()
+    for id in ("one", "other"):
+        renewals.keep(SimpleNamespace(id=id), 7200)
+    for id in ("one", "other"):
+        renewals.stop(id)
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(asyncio.all_tasks() - before), return_exceptions=True)
