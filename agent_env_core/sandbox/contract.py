@@ -168,7 +168,8 @@ class Sandbox(Protocol):
 
         A non-zero exit is a result, and so is a missing program (126 or 127). No ``stdin`` means end of file at once.
         On ``timeout`` the result has ``timed_out`` and the output so far, and the whole process tree is dead when this
-        returns, but for what hides on purpose; cancelling the call kills it too. A call is never retried once the command may have started.
+        returns, but for what hides on purpose; cancelling the call kills it too. A call is never retried once the
+        command may have started.
 
         A provider may bound what it keeps of each stream, to no less than its first 16 MiB. It reads on, so that the
         command comes to its own end, and puts a line behind what it kept: ``[agent-env: 1234 more bytes were dropped]``
