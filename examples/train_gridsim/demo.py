@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_env.training.trl import AgentEnv
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from rich.console import Console
 
+FEW = 4
+"""One eval day in so many is played where the answer is plain: by the untrained model, and with shuffled prices."""
+
 
 class Demo:
     """One run.
@@ -29,8 +32,8 @@ class Demo:
 
     def __init__(self, settings: Settings, console: Console) -> None:
         self._settings, self._console = settings, console
-        self._lines: dict[str, Any] = {}
-        self.results = report.Results(sandbox=settings.sandbox, days=0)
+        self._rewards: dict[str, evaluate.Rewards] = {}
+        self.results = report.Results(sandbox=settings.sandbox, seed=settings.seed)
 
     def run(self) -> report.Results:
         """Runs all stages and leaves the trained model in the output folder."""
@@ -42,7 +45,8 @@ class Demo:
                 self._prepare(env)
             with self._stage("baselines"):
                 self._play_rules(env)
-            self._evaluate(report.UNTRAINED, "evaluation, untrained", self._eval_rows)
+            few = evaluate.sample(self._eval_rows, len(self._eval_rows) // FEW + 1)
+            self._evaluate(report.UNTRAINED, "evaluation, untrained", few)
             with self._stage("SFT"):
                 sft.train(self._model, self._tokenizer, sft.rows(), settings, self._console)
             self._evaluate(report.SFT, "evaluation, after SFT", self._eval_rows)
@@ -50,11 +54,11 @@ class Demo:
                 self.results.steps, unscored = grpo.train(self._trainer, self._watch, self._console)
                 self.results.unscored += unscored
             self._evaluate(report.GRPO, "evaluation, after GRPO", self._eval_rows)
-            shuffled = evaluate.shuffled(self._own_eval_rows, settings.seed)
-            self._evaluate(report.SHUFFLED, "evaluation, prices shuffled", shuffled)
+            few = evaluate.sample(evaluate.shuffled(self._own_eval_rows, settings.seed), len(few))
+            self._evaluate(report.SHUFFLED, "evaluation, prices shuffled", few)
         trained = (report.UNTRAINED, report.SFT, report.GRPO, report.SHUFFLED)
-        rules = (name for name in self._lines if name not in trained)
-        self.results.lines = {name: self._lines[name] for name in (*trained, *rules)}
+        rules = (name for name in self._rewards if name not in trained)
+        self.results.rewards = {name: self._rewards[name] for name in (*trained, *rules)}
         for part in (self._model, self._tokenizer):
             part.save_pretrained(settings.out / "model")
         return self.results
@@ -70,7 +74,6 @@ class Demo:
         self._tokenizer = model.gridsim_tokenizer(factory, gridsim.max_step(), idle_day)
         self._model = model.build_model(self._tokenizer, seed=self._settings.seed)
         self._own_eval_rows = evaluate.sample(env.dataset_for("eval"), self._settings.eval_days)
-        self.results.days = len(self._own_eval_rows)
         self._eval_rows = grpo.in_price_code(self._own_eval_rows)
         self._watch = episodes.Watch(factory)
         self._trainer = grpo.make_trainer(
@@ -86,14 +89,14 @@ class Demo:
         prices = [[task_of(row["prompt"])["prices_usd_per_mwh"] for row in rows]
                   for rows in (env.dataset, self._own_eval_rows)]  # fmt: skip
         for name, rule in baselines.baselines(prices[0]).items():
-            self._lines[name] = baselines.summary(baselines.rewards(rule, prices[1]))
+            rewards = baselines.rewards(rule, prices[1])
+            self._rewards[name] = dict(zip(self._own_eval_rows["index"], rewards, strict=True))
 
     def _evaluate(self, name: str, title: str, rows: Dataset) -> None:
         with self._stage("evaluations"):
             rewards = evaluate.play(title, self._trainer, self._watch, rows, self._console)
-        scored = [reward for reward in rewards.values() if reward is not None]
-        self.results.unscored += len(rows) - len(scored)
-        self._lines[name] = gridsim.baselines().summary(scored)
+        self._rewards[name] = rewards
+        self.results.unscored += list(rewards.values()).count(None)
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:

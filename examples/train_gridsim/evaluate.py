@@ -33,6 +33,9 @@ def shuffled(rows: Dataset, seed: int) -> Dataset:
 def play(title: str, trainer: GRPOTrainer, watch: Watch, rows: Dataset, console: Console) -> Rewards:
     """Plays one rollout of each row with the trainer's model as it stands.
 
+    Each batch of rows is sampled from a seed of its own, the same at every call: models that are much alike then answer
+    alike, and what is left between them is what they learnt.
+
     Args:
         title: What the progress bar says.
         trainer: Made with the factory of ``watch``.
@@ -40,7 +43,10 @@ def play(title: str, trainer: GRPOTrainer, watch: Watch, rows: Dataset, console:
         rows: Rows of a split, their prompts in the price code.
         console: Where the bar goes.
     """
+    from transformers import set_seed
+
     rewards: Rewards = {}
+    batch = trainer.args.per_device_eval_batch_size
     with bar(console, title, len(rows)) as progress:
 
         def note(index: int, reward: float | None) -> None:
@@ -48,5 +54,7 @@ def play(title: str, trainer: GRPOTrainer, watch: Watch, rows: Dataset, console:
             progress.step()
 
         with watch.telling(note):
-            trainer.evaluate(eval_dataset=rows)
-    return rewards
+            for begin in range(0, len(rows), batch):
+                set_seed(trainer.args.seed + begin)
+                trainer.evaluate(eval_dataset=rows.select(range(begin, min(begin + batch, len(rows)))))
+    return {index: rewards.get(index) for index in rows["index"]}

@@ -1,4 +1,4 @@
-"""A language model small enough for a laptop's processor: a third of a million parameters, a tokenizer of its own.
+"""A language model small enough for a laptop's processor: 600,000 parameters, a tokenizer of its own.
 
 The tokenizer knows bytes, so any text goes through it, and beside them a few *phrases*: the stretches of text that are
 the same in every rollout (the tools' description, the wrapping of a tool call) and the actions. A phrase is one token.
@@ -98,9 +98,9 @@ def _fixed_text(factory: type) -> list[str]:
 
 
 def build_model(
-    tokenizer: PreTrainedTokenizerFast, *, hidden: int = 128, layers: int = 2, seed: int = 0
+    tokenizer: PreTrainedTokenizerFast, *, hidden: int = 128, layers: int = 4, seed: int = 0
 ) -> Qwen3ForCausalLM:
-    """An untrained Qwen3 for ``tokenizer``; a third of a million parameters by default."""
+    """An untrained Qwen3 for ``tokenizer``; 600,000 parameters by default."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
