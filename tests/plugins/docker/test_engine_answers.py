@@ -11,7 +11,7 @@ import pytest
 import requests
 from agent_env_docker import execs, files, limits, prereqs, provider, removal
 
-from agent_env_core.errors import Unavailable, Unsupported
+from agent_env_core.errors import Gone, Unavailable, Unsupported
 from agent_env_core.sandbox.contract import SandboxSpec
 from agent_env_core.sandbox.leases import PROVIDER_LABEL
 
@@ -146,6 +146,21 @@ def test_a_command_that_the_engine_has_no_room_for_has_no_result():
     command._take(1, bytearray(b"OCI runtime exec failed: open /run/x: no space left on device\r\n"))
     with pytest.raises(Unavailable, match="could not be started: OCI runtime exec failed"):
         command._not_started(Engine())
+
+
+def test_what_an_engine_says_of_a_command_while_its_sandbox_ends_is_no_result():
+    """Its files go first: then the engine says that there are none, as it does of a command that isn't there."""
+
+    class Ending(Engine):
+        def inspect_container(self, id):
+            from docker.errors import NotFound
+
+            raise NotFound("no such container")
+
+    command = execs.Command(ID, ["true"], {}, None, b"", 1 << 20)
+    command._take(1, bytearray(b"OCI runtime exec failed: open /proc/self/cgroup: no such file or directory\r\n"))
+    with pytest.raises(Gone, match="it was removed"):
+        command._not_started(Ending())
 
 
 ROOTLESS = {"MemoryLimit": False, "SwapLimit": False, "CpuCfsQuota": False, "PidsLimit": False}
