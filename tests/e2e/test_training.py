@@ -58,7 +58,7 @@ def test_the_demo_runs_and_says_when_the_model_is_not_good_enough(gridsim_bundle
         cwd=ROOT, capture_output=True, text=True, timeout=350, check=False, env={**os.environ, "COLUMNS": "120"},
     )  # fmt: skip
     assert ran.returncode == 1, ran.stderr
-    assert "not as it should be: after GRPO isn't clearly better than best constant" in ran.stdout
+    assert "not as it should be: after GRPO isn't clearly better than after SFT" in ran.stdout
     assert "episodes ended unscored" not in ran.stdout
     results = json.loads((tmp_path / "results.json").read_text("utf-8"))
     trained = ["untrained", "after SFT", "after GRPO", "after GRPO, prices shuffled"]
