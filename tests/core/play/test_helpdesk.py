@@ -102,6 +102,6 @@ async def test_where_no_api_is_named_nothing_is_deployed(monkeypatch: pytest.Mon
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "AGENT_ENV_JUDGE_MODEL", "AGENT_ENV_USER_MODEL"):
         monkeypatch.delenv(name, raising=False)
     provider = FakeProvider()
-    with pytest.raises(BundleError, match="set OPENAI_BASE_URL .* to one that is compatible"):
+    with pytest.raises(BundleError, match=r"set OPENAI_BASE_URL .* to one that is compatible"):
         await Runner(load_bundle(FOLDER, declaration), sandbox=SandboxHost(provider)).start()
     assert provider.calls["create"] == 0
