@@ -89,11 +89,14 @@ class Deployment:
     def session(self, role: str | None) -> McpSession:
         """An MCP session for a role; its caller opens it, which is quick where that was done ahead."""
         self.opened(role)
-        return self._ahead.pop(role, None) or McpSession(self.client, self.mcp_url, self.headers, role)
+        return self._ahead.pop(role, None) or self._new_session(role)
+
+    def _new_session(self, role: str | None) -> McpSession:
+        return McpSession(self.client, self.mcp_url, self.headers, role)
 
     async def open_ahead(self, role: str | None) -> None:
         """Opens the session that :meth:`session` will give for a role. If it can't be, that is told to who needs it."""
-        session = McpSession(self.client, self.mcp_url, self.headers, role)
+        session = self._new_session(role)
         try:
             async with asyncio.timeout(TRY_TIMEOUT):
                 await session.open()

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from websockets.asyncio.server import Server, ServerConnection, serve
 
+from agent_env_core.client import Address, Session
+
 Talk = Callable[["Peer"], Awaitable[None]]
 
 
@@ -57,6 +59,14 @@ class Peer:
         """Answers the end of the last turn."""
         assert (await self.heard())["data"]["tool_name"] == "end_turn"
         await self.observe(done=True, reward=reward, metadata={"scores": {"grade": reward}})
+
+    async def episode(self) -> None:
+        """Plays one from its welcome to its score of 0.5."""
+        await self.welcome()
+        await self.open_turn()
+        await self.answer("a view")
+        await self.score(0.5)
+        await self.socket.wait_closed()
 
 
 class ScriptedServer:
@@ -114,3 +124,16 @@ def scripted() -> Iterator[Callable[..., ScriptedServer]]:
     yield start
     for server in servers:
         server.end()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., Session]]:
+    sessions: list[Session] = []
+
+    def make(server: Any, **keywords: Any) -> Session:
+        sessions.append(Session(Address.of(getattr(server, "url", server)), **keywords))
+        return sessions[-1]
+
+    yield make
+    for session in sessions:
+        session.close()

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from agent_env_core.client import Address, ForeignTools, Offered, Outcome, Session, ToolAnswer
-from agent_env_core.client.connection import held
 from agent_env_core.errors import AgentEnvError, CapacityError, EpisodeError
 
 
@@ -21,29 +19,12 @@ def soon_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent_env_core.client.player.REDIAL_SECONDS", 0.3)
 
 
-@pytest.fixture
-def connect() -> Iterator[Callable[..., Session]]:
-    sessions: list[Session] = []
-
-    def make(server: Any, **keywords: Any) -> Session:
-        sessions.append(Session(Address.of(getattr(server, "url", server)), **keywords))
-        return sessions[-1]
-
-    yield make
-    for session in sessions:
-        session.close()
-
-
 async def forever() -> None:
     await asyncio.Event().wait()
 
 
 async def one_episode(peer: Any) -> None:
-    await peer.welcome()
-    await peer.open_turn()
-    await peer.answer("a view")
-    await peer.score(0.5)
-    await peer.socket.wait_closed()
+    await peer.episode()
 
 
 def test_an_episode(scripted: Any, connect: Any) -> None:
@@ -63,39 +44,6 @@ def test_an_episode(scripted: Any, connect: Any) -> None:
 
 def test_making_a_session_touches_no_network() -> None:
     Session(Address.of("http://nowhere.invalid:1")).close()
-
-
-def test_the_socket_of_a_session_that_dialled_is_the_one_its_reset_uses(scripted: Any, connect: Any) -> None:
-    server = scripted(one_episode)
-    session = connect(server)
-    session.dial()
-    session.dial()
-    session.reset("train", 0)
-    assert session.call("look", {}) == ToolAnswer("a view")
-    session.dial()
-    assert session.outcome().reward == 0.5
-    assert server.connections == 1
-
-
-def test_a_session_that_dialled_and_is_closed_holds_no_socket(scripted: Any, connect: Any) -> None:
-    session = connect(scripted(one_episode))
-    before = held.total()
-    session.dial()
-    session.close()
-    assert held.total() == before
-    session.reset("train", 0)
-    assert session.call("look", {}) == ToolAnswer("a view")
-    assert session.outcome().reward == 0.5
-
-
-def test_a_dial_that_fails_is_told_by_the_reset(scripted: Any, connect: Any) -> None:
-    async def full(peer: Any) -> None:
-        await peer.say({"type": "error", "data": {"code": "CAPACITY_REACHED", "max_sessions": 2}})
-
-    session = connect(scripted(full))
-    session.dial()
-    with pytest.raises(CapacityError, match="limit of 2 sessions"):
-        session.reset("train", 0)
 
 
 def test_a_reset_returns_while_its_deploy_goes_on(scripted: Any, connect: Any) -> None:
