@@ -19,6 +19,8 @@ from agent_env_trl.rollout_process import Reporter
 logger = logging.getLogger("agent_env.training.trl")
 
 ENDED = "The episode has ended."
+FAILED = "The episode has failed, and no tool answers any more."
+"""What a tool says once the reason was told: a model that calls on and on would fill its context with the reason."""
 
 
 class ToolFailure(AgentEnvError):
@@ -74,6 +76,7 @@ class Environment:
             tools=spec.offered,
             plain=spec.plain,
         )
+        self._failure_told = False
         self._instances.add(self)
 
     def reset(self, **row: Any) -> str | None:
@@ -103,7 +106,7 @@ class Environment:
                 f"a row says what to play by its columns split, index and task_id, and this one has: {', '.join(row)};"
                 " train on env.dataset, or keep these columns in your own dataset"
             )
-        first = not self._session.opened
+        first, self._failure_told = not self._session.opened, False
         self._session.reset(str(row["split"]), int(row["index"]), row.get("task_id"))
         if first and self._spec.together:  # the trainer has made the others for the same batch, and resets them next
             for other in list(self._instances):
@@ -159,19 +162,24 @@ class Environment:
         try:
             answer = self._session.call(name, arguments)
         except EpisodeError as exc:
-            raise ToolFailure(exc.reason) from None
+            raise self._failure(exc) from None
         except TypeError as exc:  # a model writes JSON; a person who plays by hand may not
             raise ToolFailure(f"{name} wasn't called: {exc}") from None
         if answer.is_error:
             raise ToolFailure(answer.text)
         return answer.text
 
+    def _failure(self, error: EpisodeError) -> ToolFailure:
+        """What the model is to see of an episode that is over: the reason, once."""
+        told, self._failure_told = self._failure_told, True
+        return ToolFailure(FAILED if told and error.reason != ENDED else error.reason)
+
     def _end_turn(self, response: str | None) -> str:
         try:
             before = self._session.turn()
             after = self._session.end_turn(response)
         except EpisodeError as exc:
-            raise ToolFailure(exc.reason) from None
+            raise self._failure(exc) from None
         if after is None:
             return ENDED
         if after.system_prompt and after.system_prompt != before.system_prompt:

@@ -183,8 +183,9 @@ def test_a_missed_deadline_leaves_the_rollout_unscored(env: AgentEnv, caplog: py
     reason = "hang didn't answer within 3s, and the episode ended, since what the call does may still be under way"
     with pytest.raises(ToolFailure, match=reason):
         environment.hang()
-    with pytest.raises(ToolFailure, match=reason):
-        environment.add(amount=1)
+    for again in (lambda: environment.add(amount=1), environment.end_turn):  # the reason would fill the model's context
+        with pytest.raises(ToolFailure, match=r"^The episode has failed, and no tool answers any more\.$"):
+            again()
     with caplog.at_level(logging.WARNING):
         assert environment.get_reward() is None
     logged = [(r.levelname, r.name, r.getMessage()) for r in caplog.records]
@@ -192,6 +193,9 @@ def test_a_missed_deadline_leaves_the_rollout_unscored(env: AgentEnv, caplog: py
     environment.reset(**env.dataset[0])
     environment.add(amount=3)
     assert environment.get_reward() == 1.0
+    environment.reset(**env.dataset[0])
+    with pytest.raises(ToolFailure, match=reason):  # of the next episode that fails it's told again
+        environment.hang()
 
 
 def test_a_full_server_refuses_the_first_reset(local: Any) -> None:

@@ -20,6 +20,8 @@ from starlette.routing import Route
 from agent_env_core.testing.asgi import Served
 
 LORA = {"max_lora_rank": 16, "max_loras": 8}
+ROOM = 16384
+"""The program's ``max_model_len``: a model of bytes that answers an error with 16 calls at once still fits."""
 
 
 class FakeVllm:
@@ -172,7 +174,7 @@ class FakeVllm:
 
 async def main(model: str) -> None:
     """Serves until standard input is closed."""
-    fake = FakeVllm(model, healthy=False)
+    fake = FakeVllm(model, healthy=False, max_model_len=ROOM)
     served = await Served.start(fake.app())
     print(served.url, flush=True)
     await asyncio.to_thread(fake.load)

@@ -110,7 +110,7 @@ def test_a_killed_rollout_process_ends_the_run_soon(runs: dict[str, Any]) -> Non
 
 
 def test_the_checks_find_nothing_wrong_with_the_server(runs: dict[str, Any]) -> None:
-    assert runs["look"] == {"run": "look", "problems": [], "room": 2048, "tokens": 100}
+    assert runs["look"] == {"run": "look", "problems": [], "room": 16384, "tokens": 100}
 
 
 @pytest.mark.long
