@@ -33,7 +33,7 @@ def _alone_on_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def why_no_docker() -> str:
     """Why Docker tests can't run here; empty when an engine answers."""
     # In a process of its own: the SDK leaves a socket open when nobody answers, which would fail some later test.
-    ask = "from agent_env_docker.prereqs import diagnose; found = diagnose(10); print('' if found.ok else found)"
+    ask = "from agent_env_core.sandbox.probe import look; print(look('docker', seconds=10).problem)"
     asked = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
     return (asked.stdout if asked.returncode == 0 else asked.stderr.splitlines()[-1]).strip()
 

@@ -10,13 +10,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 from agent_env_core import integrity
 from agent_env_core.errors import describe
 from agent_env_core.plugins import ALLOW_VARIABLE, CORE, plugins
+from agent_env_core.sandbox.probe import look
 
 Level = Literal["ok", "absent", "note", "problem"]
 Versions = Mapping[str, str]
@@ -134,41 +135,21 @@ def sandboxes(*, serves: bool) -> Iterator[Finding]:
     topic = "sandboxes"
     usable = False
     for name in plugins().known("sandbox provider"):
-        try:
-            provider = plugins().sandbox_provider(name)({})
-            can = provider.capabilities
-        except Exception as exc:  # a provider may raise anything; the others are still looked at
-            yield Finding(topic, name, describe(exc), "note")
-            continue
-        engine = docker_engine() if name == "docker" else None
-        if engine is not None and engine.level != "ok":
-            yield engine
+        found = look(name)
+        can = found.capabilities
+        if found.problem or can is None:
+            yield Finding(topic, name, found.problem, "note")
             continue
         usable = True
         private = "files private to each sandbox" if can.private_files else "FILES SHARED between sandboxes"
         kept = "the provider" if can.ttl_enforced else "our reaper"
-        value = f"isolation: {can.isolation}{_explained(provider)}; {private}; TTL kept by {kept}"
-        yield Finding(topic, name, f"{engine.value}; {value}" if engine else value)
+        told = f" ({found.told})" if found.told else ""
+        yield Finding(topic, name, f"isolation: {can.isolation}{told}; {private}; TTL kept by {kept}")
     if serves and not usable:
         fix = "start Docker, or use sandboxes without it: pip install 'agentenv-framework[process]'"
         if any(entry.status == "blocked" for entry in plugins().entries):
             fix = f"list a provider in {ALLOW_VARIABLE}, or unset that"
         yield Finding(topic, "providers", "none can be used here, so no bundle can be served", "problem", fix)
-
-
-def _explained(provider: object) -> str:
-    from agent_env_core.sandbox.contract import Explains
-
-    return f" ({provider.explain()})" if isinstance(provider, Explains) else ""
-
-
-def docker_engine() -> Finding:
-    """Whether a Docker engine answers, as the plugin itself finds out."""
-    # By name: the core imports no provider, and this asks one that is known to be installed.
-    diagnosis = import_module("agent_env_docker.prereqs").diagnose()
-    if diagnosis.ok:
-        return Finding("sandboxes", "docker", str(diagnosis))
-    return Finding("sandboxes", "docker", diagnosis.reason, "note", diagnosis.fix)
 
 
 def disks() -> Iterator[Finding]:

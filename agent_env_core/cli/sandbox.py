@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_env_core.cli.health import docker_engine
-from agent_env_core.errors import describe
 from agent_env_core.plugins import plugins
+from agent_env_core.sandbox.probe import look
 
 if TYPE_CHECKING:
     from agent_env_core.sandbox.contract import Capabilities, SandboxProvider
@@ -80,13 +79,9 @@ def list_(as_json: bool) -> None:
 
 
 def _looked_at(name: str) -> dict[str, Any]:
-    try:
-        can = plugins().sandbox_provider(name)({}).capabilities
-    except Exception as exc:  # a provider may raise anything; the others are still looked at
-        return {"name": name, "problem": describe(exc), "capabilities": None}
-    if name == "docker" and (engine := docker_engine()).level != "ok":
-        return {"name": name, "problem": f"{engine.value}; {engine.fix}", "capabilities": None}
-    return {"name": name, "problem": "", "capabilities": _plain(can)}
+    found = look(name)
+    can = None if found.problem or found.capabilities is None else _plain(found.capabilities)
+    return {"name": name, "problem": found.problem, "capabilities": can}
 
 
 def _plain(can: Capabilities) -> dict[str, Any]:
@@ -109,11 +104,8 @@ def show(name: str, config: dict[str, str], as_json: bool) -> None:
     factory = plugins().sandbox_provider(name)
     model = getattr(factory, "settings_model", None)
     table = None if model is None else model.table()
-    problem, can = "", None
-    try:
-        can = _plain(factory(config).capabilities)
-    except Exception as exc:  # its settings are still worth showing
-        problem = describe(exc)
+    found = look(name, config)
+    problem, can = found.problem, None if found.capabilities is None else _plain(found.capabilities)
     if as_json:
         report = {"format_version": FORMAT_VERSION, "name": name, "problem": problem}
         click.echo(json.dumps(report | {"capabilities": can, "settings": table}, indent=2))

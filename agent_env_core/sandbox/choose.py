@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_env_core.errors import ConfigError, PluginError, describe
 from agent_env_core.plugins import plugins
-from agent_env_core.sandbox.contract import SandboxProvider
 from agent_env_core.sandbox.host import SandboxHost
-from agent_env_core.sandbox.leases import RUN_LABEL
 from agent_env_core.sandbox.limits import check_environment
+from agent_env_core.sandbox.probe import probe
 from agent_env_core.sandbox.slots import run_folder
 
 log = logging.getLogger(__name__)
@@ -125,7 +123,7 @@ async def start_host(
         try:
             host = open_host(name, max_running=max_running)
             try:
-                await _probe(host.provider)
+                await probe(host.provider, PROBE_SECONDS)
                 await host.start()
             except BaseException:
                 await host.aclose()
@@ -139,10 +137,3 @@ async def start_host(
         on_progress(f"sandboxes come from {name} (isolation: {isolation})")
         return host
     raise ConfigError(f"sandbox={sandbox!r}: none of them can be used here: " + "; ".join(refused))
-
-
-async def _probe(provider: SandboxProvider) -> None:
-    """Asks a provider a question that costs nothing; raises whatever keeps it from answering."""
-    async with asyncio.timeout(PROBE_SECONDS):
-        async for _ in provider.list({RUN_LABEL: "none"}):
-            break

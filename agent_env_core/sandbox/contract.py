@@ -220,7 +220,7 @@ class SandboxProvider(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do, on this machine, now."""
+        """What it can do, on this machine, as far as it knows by now. Looking at it asks nothing that may take time."""
 
     async def prepare(self, image: Image) -> str:
         """Builds or pulls ``image`` once and returns an opaque, content-addressed reference for ``SandboxSpec.image``.
@@ -273,7 +273,7 @@ class Explains(Protocol):
     """Optional power: a provider whose capabilities depend on the machine can say what it found there."""
 
     def explain(self) -> str:
-        """A few words for people, such as what isolates sandboxes here."""
+        """A few words for people, such as what isolates sandboxes here, as far as it knows by now."""
 
 
 @dataclass(frozen=True)

@@ -87,13 +87,13 @@ def _sandbox(asked: str, console: Console) -> str:
     """The provider to use; says which, and why."""
     if asked != "auto":
         return asked
-    from agent_env_docker.prereqs import diagnose
+    from agent_env_core.sandbox.probe import look
 
-    docker = diagnose(10)
-    if docker.ok:
+    problem = look("docker", seconds=10).problem
+    if not problem:
         console.print("A Docker engine answers: each episode's env gets a container of its own.")
         return "docker"
-    console.print(f"No Docker here ({docker}): each episode's env gets a process of its own.")
+    console.print(f"No Docker here ({problem}): each episode's env gets a process of its own.")
     return "process"
 
 

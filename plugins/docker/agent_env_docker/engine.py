@@ -12,10 +12,11 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from agent_env_core.errors import ConfigError, NotSetUp, Unavailable, describe
-from agent_env_docker import prereqs
+from agent_env_docker import limits, prereqs
 from agent_env_docker.tunnel import Tunnel
 
 if TYPE_CHECKING:
@@ -28,18 +29,41 @@ CALLS = 64
 """Calls to the engine at once, and connections kept open for them. Each one is short; long work has its own thread."""
 
 
+@dataclass(frozen=True)
+class Known:
+    """What an engine said of itself.
+
+    Attributes:
+        version: Its version, e.g. ``27.3.1``.
+        host: Where it is, as ``DOCKER_HOST`` would say it.
+        unkept: What it does not limit; see :mod:`agent_env_docker.limits`.
+    """
+
+    version: str
+    host: str
+    unkept: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"Docker {self.version} at {self.host}; {limits.told(self.unkept)}"
+
+
 class Engine:
     """The engine, reached when it is first needed.
 
     Args:
         timeout: Seconds of silence after which a call fails.
+
+    Attributes:
+        known: What it said of itself when it was reached; None before that.
     """
 
     def __init__(self, timeout: int) -> None:
+        self.known: Known | None = None
         self._timeout = timeout
         self._client: APIClient | None = None
         self._tunnel: Tunnel | None = None
         self._lock = threading.Lock()
+        self._closed = False
         self._calls = ThreadPoolExecutor(CALLS, thread_name_prefix="agent-env-docker")
 
     def client(self) -> APIClient:
@@ -47,18 +71,37 @@ class Engine:
 
         Raises:
             ConfigError: No engine answers; the message says why, and what to do.
-            Unavailable: The way to it has broken, and can't be put up again.
+            Unavailable: The way to it has broken, and can't be put up again, or the provider was closed.
         """
         with self._lock:
             if self._client is None:
-                self._client = self.connect(CALLS)
+                self._client = self._reach()
                 self._tunnel = prereqs.engine_tunnel()
+                if self._closed:  # meanwhile
+                    self._client.close()
+                    self._refuse_closed()
             elif self._tunnel is not None:
                 try:
                     self._tunnel.engine()  # puts up again what has broken
                 except OSError as exc:
                     raise Unavailable(f"docker: {prereqs.explain(exc)}") from exc
             return self._client
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise Unavailable("docker: the provider was closed")
+
+    def _reach(self) -> APIClient:
+        client = self.connect(CALLS)
+        try:
+            info = client.info()
+        except Exception as exc:
+            client.close()
+            raise Unavailable(f"docker: {prereqs.explain(exc)}") from exc
+        self.known = Known(str(info.get("ServerVersion")), prereqs.engine_host(), limits.unkept(info))
+        if self.known.unkept:
+            logger.warning("docker: this engine %s", limits.told(self.known.unkept))
+        return client
 
     def connect(self, connections: int) -> APIClient:
         """Another client, for work that may have to be cut off; whoever asks for it closes it.
@@ -82,6 +125,9 @@ class Engine:
         Raises:
             Unavailable: There is no thread to be had, or the provider was closed.
         """
+        self._refuse_closed()
+        if self._client is None:  # in a thread that may be left: a name look-up or an ssh login has no deadline
+            await self.thread(lambda client: None)
         with _threads():
             job = self._calls.submit(lambda: work(self.client()))
         try:
@@ -146,9 +192,9 @@ class Engine:
     async def aclose(self) -> None:
         """Waits for the calls that run, and closes the connections."""
         await asyncio.to_thread(self._calls.shutdown, wait=True)
-        client: Any = self._client
-        if client is not None:
-            client.close()
+        self._closed = True
+        if self._client is not None:
+            self._client.close()
 
 
 @contextmanager

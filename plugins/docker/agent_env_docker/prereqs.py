@@ -1,7 +1,4 @@
-"""Is there an engine, and if not, why not and what to do: in one line each.
-
-``agent-env doctor`` shows it, and the provider's first call raises it as ``ConfigError``.
-"""
+"""The way to the engine, and if there is none, why not and what to do: in one line each."""
 
 from __future__ import annotations
 
@@ -9,13 +6,12 @@ import os
 import re
 import shutil
 import socket
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from agent_env_docker import limits, tunnel
+from agent_env_docker import tunnel
 from agent_env_docker.tunnel import Tunnel
 
 if TYPE_CHECKING:
@@ -27,50 +23,18 @@ OTHERWISE = 'or leave Docker out: `sandbox="process"`, or `--sandbox process`'
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Whether sandboxes can be made here.
+    """Why no sandboxes can be made here.
 
     Attributes:
-        ok: Whether an engine answered.
-        version: The engine's version, e.g. ``27.3.1``; None where none answered.
-        host: Where the engine is, as ``DOCKER_HOST`` would say it.
-        reason: Why not; empty where ``ok``.
-        fix: What to do about it; empty where ``ok``.
-        unkept: What the engine does not limit; see :mod:`agent_env_docker.limits`.
+        reason: What is wrong.
+        fix: What to do about it.
     """
 
-    ok: bool
-    version: str | None
-    host: str
-    reason: str = ""
-    fix: str = ""
-    unkept: tuple[str, ...] = ()
+    reason: str
+    fix: str
 
     def __str__(self) -> str:
-        return f"Docker {self.version} at {self.host}" if self.ok else f"{self.reason}; {self.fix}"
-
-
-def diagnose(timeout: float = 2.5) -> Diagnosis:
-    """Asks the engine for its version and its limits; never takes longer than ``timeout`` seconds, and never raises."""
-    found: list[Diagnosis] = []
-    # A name look-up or an ssh login has no deadline of its own, so the asking happens in a thread that may be left.
-    asking = threading.Thread(target=lambda: found.append(_ask(timeout)), name="agent-env-docker-diagnose", daemon=True)
-    asking.start()
-    asking.join(timeout)
-    return found[0] if found else _silent(engine_host(), timeout)
-
-
-def _ask(timeout: float) -> Diagnosis:
-    try:
-        client = connect(timeout=max(1, int(timeout)), connections=1)
-    except Exception as exc:
-        return explain(exc)
-    try:
-        version = str(client.version().get("Version"))
-        return Diagnosis(True, version, engine_host(), unkept=limits.unkept(client.info()))
-    except Exception as exc:
-        return explain(exc)
-    finally:
-        client.close()
+        return f"{self.reason.rstrip('.')}; {self.fix}"
 
 
 def engine() -> dict[str, Any]:
@@ -178,36 +142,25 @@ def explain(exc: BaseException) -> Diagnosis:
     text = " ".join(str(exc).split())
     lowered = text.lower()
     if isinstance(exc, tunnel.TunnelError):
-        return _no(host, f"{host} can't be reached: {text}", f"let `ssh` in there without a question, {OTHERWISE}")
+        return Diagnosis(f"{host} can't be reached: {text}", f"let `ssh` in there without a question, {OTHERWISE}")
     if isinstance(exc, PermissionError):
-        return _no(
-            host,
+        return Diagnosis(
             f"the Docker engine at {host} may not be used by this user",
             f"join its group (`sudo usermod -aG docker $USER`, then log in again), {OTHERWISE}",
         )
     if "certificate" in lowered or "https server" in lowered:
         why = re.search(r"certificate verify failed: [^('\"]+", text)
-        return _no(
-            host,
+        return Diagnosis(
             f"the Docker engine at {host} can't be used: {why[0].strip() if why else text}",
             "set DOCKER_TLS_VERIFY=1, and DOCKER_CERT_PATH to the folder of its ca.pem and your cert.pem and key.pem",
         )
     if "timed out" in lowered or "timeout" in lowered:
-        return _silent(host, None)
+        return Diagnosis(f"the Docker engine at {host} did not answer in time", f"restart it, {OTHERWISE}")
     if isinstance(exc, FileNotFoundError):
-        return _no(host, f"no Docker engine is here: the socket {host} does not exist", _start())
+        return Diagnosis(f"no Docker engine is here: the socket {host} does not exist", _start())
     if isinstance(exc, ConnectionRefusedError) or "connection refused" in lowered:
-        return _no(host, f"no Docker engine answers at {host}: the connection was refused", _start())
-    return _no(host, f"the Docker engine at {host} can't be used: {text}", f"check DOCKER_HOST, {OTHERWISE}")
-
-
-def _no(host: str, reason: str, fix: str) -> Diagnosis:
-    return Diagnosis(False, None, host, reason, fix)
-
-
-def _silent(host: str, timeout: float | None) -> Diagnosis:
-    within = f" within {timeout:g} s" if timeout else " in time"
-    return _no(host, f"the Docker engine at {host} did not answer{within}", f"restart it, {OTHERWISE}")
+        return Diagnosis(f"no Docker engine answers at {host}: the connection was refused", _start())
+    return Diagnosis(f"the Docker engine at {host} can't be used: {text}", f"check DOCKER_HOST, {OTHERWISE}")
 
 
 def _start() -> str:

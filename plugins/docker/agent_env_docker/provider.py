@@ -53,8 +53,6 @@ class DockerProvider:
         self.settings = settings or Settings()
         self._engine = Engine(self.settings.engine_timeout)
         self._shared_network: str | None = _UNKNOWN
-        self._unkept: tuple[str, ...] = ()  # limits
-        self._looked = self._sure = False  # whether the engine was asked for them, and whether it has answered
         self._stays_alive: set[str] = set()  # images in which the keep-alive command was seen to work
 
     @property
@@ -64,30 +62,21 @@ class DockerProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do with the engine at hand, which is asked once, for a moment.
-
-        Where none answered by then, its limits are claimed until the first create, which asks again.
-        """
-        self._look()
+        """What it can do with the engine at hand; before the first call reaches that, all limits are claimed."""
+        known = self._engine.known
         return Capabilities(
             isolation="container",
             remote=self._machine is not None,
             build=True,
             refs=True,
-            limits=limits.claimed(self._unkept),
+            limits=limits.claimed(known.unkept if known else ()),
             network=frozenset({"open", "none"}),
             extend=True,
         )
 
     def explain(self) -> str:
         """See :class:`agent_env_core.sandbox.contract.Explains`."""
-        self._look()
-        return limits.told(self._unkept)
-
-    def _look(self) -> None:
-        if not self._looked:
-            self._looked = True
-            self._unkept = prereqs.diagnose().unkept
+        return str(self._engine.known or f"the engine at {prereqs.engine_host()}")
 
     @cached_property
     def _machine(self) -> str | None:
@@ -142,6 +131,7 @@ class DockerProvider:
 
     def _start(self, client: APIClient, spec: SandboxSpec) -> str:
         """Creates and starts a container; leaves none behind when it raises."""
+        refuse_unsupported(self.name, self.capabilities, spec)  # again: what it keeps the engine may have said just now
         name = f"agent-env-{uuid.uuid4().hex[:12]}"
         with translated(f"starting a sandbox of {spec.image}"):
             try:
@@ -155,11 +145,6 @@ class DockerProvider:
             return sandbox_id
 
     def _create_and_start(self, client: APIClient, name: str, spec: SandboxSpec) -> str:
-        if not self._sure:
-            self._unkept, self._sure = limits.unkept(client.info()), True
-            if self._unkept:
-                logger.warning("docker: this engine %s", limits.told(self._unkept))
-            refuse_unsupported(self.name, self.capabilities, spec)
         for last in (False, True):
             shared = "none" if spec.network == "none" else self._network(client)
             created = client.create_container(spec.image, name=name, **self._config(client, spec, shared))

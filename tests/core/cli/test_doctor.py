@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,9 @@ from agent_env_core.cli import health
 from agent_env_core.cli.health import Finding, release
 from agent_env_core.cli.main import main
 from agent_env_core.errors import ConfigError, Problem
+from agent_env_core.sandbox import probe
 from agent_env_core.sandbox.contract import Capabilities
+from agent_env_core.testing.fake import FakeProvider
 
 SOUND = {"openenv": "0.10.0", "mcp": "1.30.0", "trl": "1.16.0", "transformers": "5.24.0", "torch": "2.13.0+cpu"}
 
@@ -95,13 +96,6 @@ def test_a_mixed_up_installation_is_a_problem(monkeypatch: pytest.MonkeyPatch) -
     assert only(health.base({}), "openenv") == Finding("agent-env", "openenv", "two of them", "problem", "remove one")
 
 
-class Provider:
-    """A provider of which the doctor asks only what it can do."""
-
-    def __init__(self, **can: Any) -> None:
-        self.capabilities = Capabilities(**can)
-
-
 def with_providers(monkeypatch: pytest.MonkeyPatch, **providers: Any) -> None:
     def factory(name: str) -> Any:
         def make(config: Any) -> Any:
@@ -113,13 +107,18 @@ def with_providers(monkeypatch: pytest.MonkeyPatch, **providers: Any) -> None:
 
     fake = SimpleNamespace(known=lambda kind: sorted(providers), sandbox_provider=factory, entries=[])
     monkeypatch.setattr(health, "plugins", lambda: fake)
+    monkeypatch.setattr(probe, "plugins", lambda: fake)
+
+
+def able(**can: Any) -> FakeProvider:
+    return FakeProvider(capabilities=Capabilities(**can))
 
 
 def test_a_provider_shows_what_it_keeps_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     with_providers(
         monkeypatch,
-        open=Provider(isolation="none", private_files=False),
-        tight=Provider(isolation="vm", private_files=True, ttl_enforced=True),
+        open=able(isolation="none", private_files=False),
+        tight=able(isolation="vm", private_files=True, ttl_enforced=True),
     )
     found = list(health.sandboxes(serves=True))
     assert levels(found) == {"open": "ok", "tight": "ok"}
@@ -128,7 +127,7 @@ def test_a_provider_shows_what_it_keeps_apart(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_provider_says_what_it_found_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    provider = Provider(isolation="namespace")
+    provider = able(isolation="namespace")
     provider.explain = lambda: "bubblewrap 0.8.0"  # type: ignore[attr-defined]  # an optional power
     with_providers(monkeypatch, near=provider)
     assert "isolation: namespace (bubblewrap 0.8.0); files private" in only(health.sandboxes(serves=True), "near").value
@@ -165,18 +164,15 @@ def test_providers_that_may_not_load_are_no_reason_to_install_more(monkeypatch: 
     assert "AGENT_ENV_PLUGINS" in finding.fix
 
 
-def test_without_an_engine_docker_says_why_and_what_else_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    prereqs = import_module("agent_env_docker.prereqs")
-    monkeypatch.setattr(
-        prereqs, "diagnose", lambda: prereqs.Diagnosis(False, None, "unix:///x", "no engine", "start it")
-    )
-    assert health.docker_engine() == Finding("sandboxes", "docker", "no engine", "note", "start it")
-
-
-def test_an_engine_that_answers_shows_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    prereqs = import_module("agent_env_docker.prereqs")
-    monkeypatch.setattr(prereqs, "diagnose", lambda: prereqs.Diagnosis(True, "27.1", "unix:///x"))
-    assert health.docker_engine() == Finding("sandboxes", "docker", "Docker 27.1 at unix:///x")
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_provider_that_does_not_answer_says_why(monkeypatch: pytest.MonkeyPatch, refuses: bool) -> None:
+    provider = able(isolation="container")
+    provider.fault("list", error=ConfigError("fake: no engine; start it") if refuses else None, hang=not refuses)
+    with_providers(monkeypatch, fake=provider)
+    monkeypatch.setattr(probe.look, "__kwdefaults__", {"seconds": 0.05})
+    said = "no engine; start it" if refuses else "no answer within 0.05 s"
+    assert only(health.sandboxes(serves=False), "fake") == Finding("sandboxes", "fake", said, "note")
+    assert provider.closed
 
 
 @pytest.mark.parametrize(("free", "level"), [(10**12, "ok"), (2 * 2**30, "note"), (2**20, "problem")])

@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from pydantic import Field, SecretStr
 
 from agent_env_core.cli import sandbox as command_module
-from agent_env_core.cli.health import Finding
 from agent_env_core.cli.main import main
 from agent_env_core.errors import ConfigError, Unavailable
+from agent_env_core.sandbox import probe
 from agent_env_core.sandbox.contract import Capabilities
 from agent_env_core.sandbox.settings import ProviderSettings
 from agent_env_core.testing.checks import CHECKS
@@ -60,7 +60,8 @@ def broken(config: Mapping[str, Any]) -> FakeProvider:
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     Paid.made = []
     registry = Registry(fake=lambda config: FakeProvider(), paid=Paid, broken=broken)
-    monkeypatch.setattr(command_module, "plugins", lambda: registry)
+    for module in (command_module, probe):
+        monkeypatch.setattr(module, "plugins", lambda: registry)
     return lambda *arguments, **more: CliRunner().invoke(main, ["sandbox", *arguments], **more)
 
 
@@ -68,17 +69,22 @@ def test_the_list_says_which_can_be_used(run: Callable[..., Result]) -> None:
     lines = run("list").stdout.splitlines()
     assert lines[0] == "✗ broken  no engine answers"
     assert lines[1].startswith("✓ fake    isolation: container; builds images")
-    assert lines[2] == "✗ paid    paid: the setting 'token' must be given: The account's token."
+    assert lines[2] == "✗ paid    the setting 'token' must be given: The account's token."
     providers = json.loads(run("list", "--json").stdout)["providers"]
     assert [row["name"] for row in providers] == ["broken", "fake", "paid"]
     assert providers[1]["capabilities"]["ttl_enforced"] is True
 
 
-def test_docker_without_an_engine_can_not_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_module, "plugins", lambda: Registry(docker=lambda config: FakeProvider()))
-    silent = Finding("sandboxes", "docker", "no engine answers", "note", "start it")
-    monkeypatch.setattr(command_module, "docker_engine", lambda: silent)
-    assert CliRunner().invoke(main, ["sandbox", "list"]).stdout == "✗ docker  no engine answers; start it\n"
+def test_what_does_not_answer_can_not_be_used_and_shows_what_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = FakeProvider()
+    registry = Registry(far=lambda config: provider)
+    for module in (command_module, probe):
+        monkeypatch.setattr(module, "plugins", lambda: registry)
+    provider.fault("list", error=ConfigError("far: no engine answers; start it"), times=2)
+    assert CliRunner().invoke(main, ["sandbox", "list"]).stdout == "✗ far  no engine answers; start it\n"
+    shown = CliRunner().invoke(main, ["sandbox", "show", "far"]).stdout
+    assert "✗ it can't be used like this: no engine answers; start it" in shown
+    assert "what stands between two sandboxes" in shown
 
 
 def test_one_is_shown_with_its_settings(run: Callable[..., Result]) -> None:

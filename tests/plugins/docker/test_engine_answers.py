@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
 import tarfile
+import threading
 
 import pytest
 import requests
-from agent_env_docker import execs, files, limits, prereqs, provider, removal
+from agent_env_docker import execs, files, prereqs, provider, removal
 
 from agent_env_core.errors import Gone, Unavailable, Unsupported
 from agent_env_core.sandbox.contract import SandboxSpec
@@ -25,13 +27,22 @@ class Engine:
         removals: What each call to remove a container raises; None removes it.
         podman: Whether paths are taken for patterns, in which ``\\`` escapes, and ``*`` stands for nothing at all.
         content: The one file.
+        info: What it says of itself, or what asking raises.
     """
 
     base_url, api_version, timeout = "http://engine", "1.41", 10
 
-    def __init__(self, removals=(), podman=False, content=("/none", b"")):
-        self._removals, self._podman, self._content = list(removals), podman, content
+    def __init__(self, removals=(), podman=False, content=("/none", b""), info=None):
+        self._removals, self._podman, self._content, self._info = list(removals), podman, content, info
         self.asked = []
+
+    def info(self):
+        if isinstance(self._info, Exception):
+            raise self._info
+        return self._info
+
+    def close(self):
+        self.asked.append("close")
 
     def inspect_container(self, id):
         state = {"Running": True, "Status": "running"}
@@ -175,23 +186,55 @@ ROOTLESS = {"MemoryLimit": False, "SwapLimit": False, "CpuCfsQuota": False, "Pid
     ],
 )
 async def test_what_an_engine_does_not_limit_is_not_claimed_and_refused(monkeypatch, flags, claims, says):
-    found = prereqs.Diagnosis(True, "20.10", "unix:///x", unkept=limits.unkept(flags))
-    monkeypatch.setattr(prereqs, "diagnose", lambda: found)
+    monkeypatch.setattr(prereqs, "connect", lambda **how: Engine(info={"ServerVersion": "20.10", **flags}))
     box = provider.DockerProvider()
-    assert box.capabilities.limits == claims
-    assert says in box.explain()
-    for field in {"cpu", "memory_mb"} - claims:
+    assert box.capabilities.limits == {"cpu", "memory_mb"}  # it wasn't asked yet
+    assert box.explain().startswith("the engine at ")
+    for field in {"cpu", "memory_mb"} - claims:  # the first create asks, before it makes anything
         with pytest.raises(Unsupported, match=f"docker: {field}=64 can't be enforced by this provider here"):
-            await box.create(SandboxSpec(image="x", ttl=1, **{field: 64}))
+            await provider.DockerProvider().create(SandboxSpec(image="x", ttl=1, **{field: 64}))
+    await box._engine.call(lambda client: None)
+    assert box.capabilities.limits == claims
+    assert box.explain().startswith("Docker 20.10 at ")
+    assert says in box.explain()
     await box.aclose()
 
 
-def test_an_engine_that_was_silent_when_it_was_asked_is_asked_at_the_first_create(monkeypatch, caplog):
-    monkeypatch.setattr(prereqs, "diagnose", lambda: prereqs.Diagnosis(False, None, "unix:///x", "silent"))
-    box, engine = provider.DockerProvider(), Engine()
-    engine.info = lambda: ROOTLESS
-    assert box.capabilities.limits == {"cpu", "memory_mb"}
-    with pytest.raises(Unsupported, match="memory_mb=64"):
-        box._create_and_start(engine, "x", SandboxSpec(image="x", ttl=1, memory_mb=64))
+async def test_what_an_engine_does_not_limit_is_logged_when_it_is_reached(monkeypatch, caplog):
+    monkeypatch.setattr(prereqs, "connect", lambda **how: Engine(info=ROOTLESS))
+    box = provider.DockerProvider()
+    await box._engine.call(lambda client: None)
+    await box._engine.call(lambda client: None)
+    assert caplog.text.count("docker: this engine does not limit the memory, swap, cores, processes") == 1
+    await box.aclose()
+
+
+async def test_an_engine_that_answers_nothing_about_itself_is_asked_again_by_the_next_call(monkeypatch):
+    engines = [Engine(info=ConnectionResetError("the engine restarts")), Engine(info=ROOTLESS)]
+    monkeypatch.setattr(prereqs, "connect", lambda **how: engines[0])
+    box = provider.DockerProvider()
+    with pytest.raises(Unavailable, match="the engine restarts"):
+        await box._engine.call(lambda client: None)
+    assert engines.pop(0).asked == ["close"]
+    await box._engine.call(lambda client: None)
     assert not box.capabilities.limits
-    assert "does not limit the memory, swap, cores, processes" in caplog.text
+    await box.aclose()
+
+
+async def test_a_provider_that_is_closed_while_it_reaches_for_the_engine_keeps_no_connection(monkeypatch):
+    engine, reaching, may_answer = Engine(info={}), threading.Event(), threading.Event()
+
+    def connect(**how):
+        reaching.set()
+        may_answer.wait(30)
+        return engine
+
+    monkeypatch.setattr(prereqs, "connect", connect)
+    box = provider.DockerProvider()
+    call = asyncio.create_task(box._engine.call(lambda client: None))
+    await asyncio.to_thread(reaching.wait, 30)
+    await box.aclose()
+    may_answer.set()
+    with pytest.raises(Unavailable, match="the provider was closed"):
+        await call
+    assert engine.asked == ["close"]

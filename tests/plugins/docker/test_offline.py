@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from agent_env_docker.settings import Settings
 from agent_env_core.errors import Busy, ConfigError, Gone, ImageError, Unavailable, Unsupported
 from agent_env_core.plugins import plugins
 from agent_env_core.sandbox.contract import Image, KnowsImageCommand, SandboxProvider, SandboxSpec
+from agent_env_core.sandbox.probe import look
 
 # -- settings
 
@@ -214,12 +214,11 @@ def nowhere(tmp_path: Path, monkeypatch) -> Path:
 
 
 def test_no_socket_is_said_in_one_line_with_the_alternatives(nowhere: Path):
-    found = prereqs.diagnose()
-    assert not found.ok
-    assert str(nowhere) in found.reason
-    assert "--sandbox process" in found.fix
-    assert "DOCKER_HOST" in found.fix
-    assert "\n" not in str(found)
+    problem = look("docker").problem
+    assert problem.startswith(f"no Docker engine is here: the socket unix://{nowhere} does not exist; start it")
+    assert "--sandbox process" in problem
+    assert "DOCKER_HOST" in problem
+    assert "\n" not in problem
 
 
 async def test_the_first_call_says_so_too(nowhere: Path):
@@ -234,26 +233,23 @@ async def test_the_first_call_says_so_too(nowhere: Path):
 def test_another_engine_that_is_here_is_pointed_at(nowhere: Path, tmp_path: Path):
     (tmp_path / "podman").mkdir()
     (tmp_path / "podman" / "podman.sock").touch()
-    assert f"export DOCKER_HOST=unix://{tmp_path}/podman/podman.sock" in prereqs.diagnose().fix
+    assert f"export DOCKER_HOST=unix://{tmp_path}/podman/podman.sock" in look("docker").problem
 
 
 def test_a_refused_connection_is_told_from_a_missing_socket(nowhere: Path):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(nowhere))  # bound, and nobody listens
-    assert "refused" in prereqs.diagnose().reason
+    assert "refused" in look("docker").problem
 
 
 def test_an_engine_that_never_answers_does_not_hold_up_the_doctor(nowhere: Path):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(nowhere))
         server.listen(8)
-        began = time.monotonic()
-        found = prereqs.diagnose()
-        assert time.monotonic() - began < 20
-        assert "did not answer" in found.reason
-    for thread in threading.enumerate():  # its socket is closed now, so it ends
-        if thread.name == "agent-env-docker-diagnose":
-            thread.join(5)
+        # In a process of its own, which has to end too.
+        ask = "from agent_env_core.sandbox.probe import look; print(look('docker', seconds=0.5).problem)"
+        said = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=60, check=True)
+        assert said.stdout == f"no answer within 0.5 s (the engine at unix://{nowhere})\n"
 
 
 def test_permission_denied_names_the_group():
@@ -297,11 +293,12 @@ def test_ssh_that_asks_or_fails_is_said_in_one_line(tmp_path: Path, monkeypatch)
     program.chmod(0o755)
     monkeypatch.setenv("DOCKER_HOST", "ssh://me@build-box")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = prereqs.diagnose(30)
-    assert found.reason == "ssh://me@build-box can't be reached: me@build-box: Permission denied (publickey)."
-    assert "without a question" in found.fix
+    problem = look("docker", seconds=30).problem
+    assert problem.startswith(
+        "ssh://me@build-box can't be reached: me@build-box: Permission denied (publickey); let `ssh` in there without"
+    )
     monkeypatch.setenv("PATH", "/none")
-    assert "apt install openssh-client" in prereqs.diagnose(30).reason
+    assert "apt install openssh-client" in look("docker", seconds=30).problem
 
 
 async def test_a_call_for_which_there_is_no_thread_is_one_of_the_six_errors(nowhere: Path, monkeypatch):
@@ -316,7 +313,7 @@ async def test_a_call_for_which_there_is_no_thread_is_one_of_the_six_errors(nowh
             with pytest.raises(Unavailable, match="no thread can be had"):
                 await call
     await provider.aclose()
-    with pytest.raises(Unavailable, match="after shutdown"):
+    with pytest.raises(Unavailable, match="the provider was closed"):
         await provider.kill("0123456789ab")
 
 

@@ -1,0 +1,81 @@
+"""Whether a sandbox provider can be used here. It is asked a question that costs nothing, and makes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agent_env_core.errors import Unavailable, describe
+from agent_env_core.plugins import plugins
+from agent_env_core.sandbox.contract import Capabilities, Explains, SandboxProvider
+from agent_env_core.sandbox.leases import RUN_LABEL
+
+LOOK_SECONDS = 5.0
+"""Seconds for an answer while somebody watches."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a look at a provider found.
+
+    Attributes:
+        capabilities: What it can do; None where it couldn't even be made.
+        told: What it says of this machine, in words; empty where it says nothing.
+        problem: Why it can't be used, and what to do; empty where it can.
+    """
+
+    capabilities: Capabilities | None
+    told: str = ""
+    problem: str = ""
+
+
+def look(name: str, config: Mapping[str, Any] | None = None, *, seconds: float = LOOK_SECONDS) -> Found:
+    """Makes a provider, asks it, and lets go of it. Not for a thread that has an event loop; never raises.
+
+    Args:
+        name: The provider's name, e.g. ``docker``.
+        config: Its settings.
+        seconds: In which it must answer.
+    """
+    can: Capabilities | None = None
+    try:
+        provider = plugins().sandbox_provider(name)(config or {})
+        can = provider.capabilities
+        told = asyncio.run(_asked(provider, seconds))
+        return Found(provider.capabilities, told)
+    except Exception as exc:  # a provider may raise anything
+        return Found(can, problem=describe(exc).removeprefix(f"{name}: "))
+
+
+async def _asked(provider: SandboxProvider, seconds: float) -> str:
+    try:
+        return await probe(provider, seconds)
+    finally:
+        await provider.aclose()
+
+
+async def probe(provider: SandboxProvider, seconds: float) -> str:
+    """Asks a provider for sandboxes that nobody made; raises whatever keeps it from answering.
+
+    Returns:
+        What it says of this machine, in words; empty where it says nothing.
+
+    Raises:
+        Unavailable: It didn't answer within ``seconds``.
+    """
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            async for _ in provider.list({RUN_LABEL: "none"}):
+                break
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        whose = f" ({told})" if (told := _told(provider)) else ""
+        raise Unavailable(f"{provider.name}: no answer within {seconds:g} s{whose}") from None
+    return _told(provider)
+
+
+def _told(provider: SandboxProvider) -> str:
+    return provider.explain() if isinstance(provider, Explains) else ""
