@@ -9,7 +9,7 @@ from agent_env_process.isolation import choose
 from agent_env_process.provider import ProcessProvider
 
 from agent_env_core.errors import ConfigError
-from agent_env_core.sandbox.contract import Image
+from agent_env_core.sandbox.contract import Image, SandboxSpec
 
 
 @pytest.fixture(scope="session")
@@ -68,3 +68,33 @@ def allowed() -> Callable[[str], None]:
             pytest.skip(str(exc))
 
     return check
+
+
+@pytest.fixture
+async def image(provider, tmp_path, context):
+    """An image with a file, a variable and a program of its own."""
+    folder = tmp_path / "context"
+    folder.mkdir()
+    lines = (
+        "FROM python:3.11-slim",
+        "WORKDIR /app",
+        "ENV DATA=/app/data",
+        "COPY hello.txt data/",
+        "COPY --chmod=755 hi",
+    )
+    dockerfile = "\n".join(lines) + " /usr/local/bin/\n"
+    return await provider.prepare(context(folder, dockerfile, hello__txt="hello", hi="#!/bin/sh\necho hi\n"))
+
+
+@pytest.fixture
+async def create(provider, image):
+    """Makes sandboxes of that image, and ends them."""
+    made = []
+
+    async def create(**settings):
+        made.append(await provider.create(SandboxSpec(**{"image": image, "ttl": 600, **settings})))
+        return made[-1]
+
+    yield create
+    for box in made:
+        await provider.kill(box.id)
