@@ -40,14 +40,16 @@ class AgentEnv:
         tool_timeout: Seconds that one tool call may take; past it the episode ends unscored.
         reset_timeout: Seconds that a reset may take, through the deploy and the opening of the first turn, and each
             ``end_turn``.
+        answer_limit: Characters of a tool's answer that the model is shown, of its beginning and its end; None shows it
+            all. Without it a long answer may leave the conversation no room in the model's context.
         token: The token the servers ask for, or one for each URL; ``AGENT_ENV_TOKEN`` in the environment does as well.
 
     Raises:
         AgentEnvError: Nothing answers at a URL, it refuses us, or several servers don't serve the same; the message
             names the difference.
         ValueError: No URL is given, a server has no such split, ``reward`` doesn't fit each of its tasks, or a timeout
-            is no number of seconds above 0.
-        TypeError: What is given is no URL.
+            is no number of seconds above 0, or ``answer_limit`` is below 1.
+        TypeError: What is given is no URL, or no number.
     """
 
     def __init__(
@@ -58,13 +60,14 @@ class AgentEnv:
         reward: str | Combiner | None = None,
         tool_timeout: float = 60,
         reset_timeout: float = 600,
+        answer_limit: int | None = None,
         token: str | Mapping[str, str] | None = None,
     ) -> None:
         integrity.check()
         refuse_second_import()
         self._local: LocalServer | SharedServer | None = None
         self._split = split
-        self._timeouts = _timeouts(tool_timeout, reset_timeout)
+        self._limits = _limits(tool_timeout, reset_timeout, answer_limit)
         addresses = _addresses(url_or_urls, token)
         self._server = Hosts(servers_at(addresses, deploy_timeout=reset_timeout))
         self._info, self._hosts = self._server.info()
@@ -90,6 +93,7 @@ class AgentEnv:
         warm: int | None = None,
         tool_timeout: float = 60,
         reset_timeout: float = 600,
+        answer_limit: int | None = None,
     ) -> AgentEnv:
         """Serves a bundle on this machine, for as long as this process lives, and connects to it.
 
@@ -107,6 +111,7 @@ class AgentEnv:
                 ``AGENT_ENV_WARM`` sets it, else what suits the sessions and this machine.
             tool_timeout: As for the class.
             reset_timeout: As for the class.
+            answer_limit: As for the class.
 
         Raises:
             BundleError: The bundle can't be used; it lists every problem.
@@ -115,7 +120,7 @@ class AgentEnv:
             TypeError: ``bundle`` is no bundle.
         """
         refuse_second_import()
-        _timeouts(tool_timeout, reset_timeout)
+        _limits(tool_timeout, reset_timeout, answer_limit)
 
         def check(told: Mapping[str, Any]) -> None:
             _check_split("the bundle", split, told["splits"])
@@ -139,7 +144,7 @@ class AgentEnv:
         try:
             env = cls(
                 server.url, split=split, reward=reward, tool_timeout=tool_timeout, reset_timeout=reset_timeout,
-                token=server.token,
+                answer_limit=answer_limit, token=server.token,
             )  # fmt: skip
         except BaseException:
             server.close()
@@ -216,7 +221,7 @@ class AgentEnv:
         if together not in self._factories:
             toolsets = self._asked().toolsets()
             settings: dict[str, Any] = {
-                "hosts": self._hosts, "combine": self._combine, "together": together, **self._timeouts,
+                "hosts": self._hosts, "combine": self._combine, "together": together, **self._limits,
             }  # fmt: skip
             if len(toolsets) == 1:
                 self._factories[together] = environment_class(toolsets[0], name=self._info.name, **settings)
@@ -284,10 +289,15 @@ class AgentEnv:
         return f"AgentEnv({self.url!r}, split={self._split!r})"
 
 
-def _timeouts(tool_timeout: float, reset_timeout: float) -> dict[str, float]:
+def _limits(tool_timeout: float, reset_timeout: float, answer_limit: int | None) -> dict[str, Any]:
+    if answer_limit is not None and (isinstance(answer_limit, bool) or not isinstance(answer_limit, int)):
+        raise TypeError(f"answer_limit={answer_limit!r} is no number of characters")
+    if answer_limit is not None and answer_limit < 1:
+        raise ValueError(f"answer_limit={answer_limit} leaves nothing of an answer: give characters, or None")
     return {
         "tool_timeout": seconds("tool_timeout", tool_timeout),
         "reset_timeout": seconds("reset_timeout", reset_timeout),
+        "answer_limit": answer_limit,
     }
 
 

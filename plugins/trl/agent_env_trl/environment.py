@@ -38,6 +38,7 @@ class Spec:
         tools: The tools' descriptions and schemas, as JSON.
         tool_timeout: Seconds for one tool call.
         reset_timeout: Seconds for a reset, and for each ``end_turn``.
+        answer_limit: Characters of a tool's answer that the model is shown; None is all of them.
         combine: The reward from the scores; None takes the server's.
         together: Whether the first ``get_reward`` of a batch means that every rollout of the process is complete.
         plain: Whether the server speaks OpenEnv alone: a task's words may then come with its reset.
@@ -50,6 +51,7 @@ class Spec:
     tools: str
     tool_timeout: float
     reset_timeout: float
+    answer_limit: int | None = None
     combine: Combiner | None = field(default=None, compare=False)
     together: bool = False
     plain: bool = False
@@ -165,9 +167,10 @@ class Environment:
             raise self._failure(exc) from None
         except TypeError as exc:  # a model writes JSON; a person who plays by hand may not
             raise ToolFailure(f"{name} wasn't called: {exc}") from None
+        text = shortened(answer.text, self._spec.answer_limit)
         if answer.is_error:
-            raise ToolFailure(answer.text)
-        return answer.text
+            raise ToolFailure(text)
+        return text
 
     def _failure(self, error: EpisodeError) -> ToolFailure:
         """What the model is to see of an episode that is over: the reason, once."""
@@ -185,6 +188,14 @@ class Environment:
         if after.system_prompt and after.system_prompt != before.system_prompt:
             return f"{after.system_prompt}\n\n{after.prompt}"
         return after.prompt
+
+
+def shortened(text: str, limit: int | None) -> str:
+    """A text of which ``limit`` characters are left, of its beginning and its end, with a note of what is left out."""
+    if limit is None or len(text) <= limit:
+        return text
+    end = limit // 2
+    return f"{text[: limit - end]}\n[{len(text) - limit} characters left out]\n{text[len(text) - end :]}"
 
 
 def _why_none(outcome: Outcome, combine: Combiner | None) -> str:

@@ -34,7 +34,7 @@ class EnvironmentType(type):
 
 def environment_class(
     toolset: Toolset, *, name: str, hosts: Iterable[Address], tool_timeout: float, reset_timeout: float,
-    combine: Combiner | None, together: bool = False,
+    combine: Combiner | None, together: bool = False, answer_limit: int | None = None,
 ) -> type[Environment]:  # fmt: skip
     """The class of a toolset's environments.
 
@@ -50,6 +50,7 @@ def environment_class(
             tools=json.dumps(list(toolset.tools)),
             tool_timeout=tool_timeout,
             reset_timeout=reset_timeout,
+            answer_limit=answer_limit,
             combine=combine,
             together=together,
             plain=toolset.plain,

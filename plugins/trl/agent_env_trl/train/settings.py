@@ -28,6 +28,7 @@ class Settings(BaseModel):
         warm: Deployments that a local server makes ahead.
         tool_timeout: Seconds for one tool call.
         reset_timeout: Seconds for a reset.
+        answer_limit: Characters of a tool's answer that the model is shown.
         model: The model's name on a hub, or its folder.
         trainer: The trainer adapter's name.
         arguments: The fields of the trainer's configuration.
@@ -47,6 +48,7 @@ class Settings(BaseModel):
     warm: Annotated[int, Field(ge=0)] | None = None
     tool_timeout: PositiveFloat = 60
     reset_timeout: PositiveFloat = 600
+    answer_limit: PositiveInt | None = None
     model: str
     trainer: str = "grpo"
     arguments: Keywords = Field(default_factory=dict)

@@ -145,6 +145,7 @@ class Setup:
             "reward": settings.reward,
             "tool_timeout": settings.tool_timeout,
             "reset_timeout": settings.reset_timeout,
+            "answer_limit": settings.answer_limit,
         }
         try:
             if settings.url is not None:
