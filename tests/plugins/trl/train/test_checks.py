@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_env_trl.train import checks, versions
+from agent_env_trl.plugin import Grpo
+from agent_env_trl.train import checks, setup, versions
 from agent_env_trl.train.settings import Settings
 
 
@@ -256,3 +257,17 @@ def test_versions_go_together(
     problems = versions.problems(("trl>=1.15", "transformers>=5.2"), **asked)
     assert [problem.place for problem in problems] == ([place] if place else [])
     assert all(message in str(problem) for problem in problems)
+
+
+@pytest.mark.parametrize("served", [{"url": "http://host:1"}, {"bundle": "b"}])
+def test_what_the_file_says_of_the_tasks_reaches_the_env(monkeypatch: pytest.MonkeyPatch, served: Any) -> None:
+    class Told:
+        def __init__(self, url: str, **told: Any) -> None:
+            self.told = told
+
+        local = classmethod(lambda cls, bundle, **told: cls(bundle, **told))
+
+    monkeypatch.setattr(setup, "AgentEnv", Told)
+    said = {"split": "train", "reward": "mean", "tool_timeout": 7.0, "reset_timeout": 70.0, "answer_limit": 700}
+    env: Any = setup.Setup(Settings(model="m", **served, **said), Path("c.yaml"))._env(Grpo(), {})
+    assert {name: value for name, value in env.told.items() if name in said} == said
