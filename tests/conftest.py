@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ import pytest
 from waiting import until
 
 os.environ["AGENT_ENV_STORE"] = ""  # the map of whoever runs the tests is not theirs
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a script's background; children would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 GRIDSIM = ROOT / "bundles" / "gridsim-v1"

@@ -3,7 +3,7 @@
 TRL's ``AsyncGRPOTrainer`` plays its rollouts in a process that it spawns. An exception there ends that process, and
 then the trainer waits for it for ever: its ``finally`` sets a ``multiprocessing.Event``, which waits for each waiter to
 wake up, and the dead one never does. A process that is killed outright goes unnoticed for minutes first, and ends the
-same way. So here, on both sides:
+same way, or in the wait for a lock that it held just then. So here, on both sides:
 
 * in the rollout process, an error that must stop training is sent to the process that trains, and not raised: the
   worker lives on, and the trainer can stop it in order (:class:`Reporter`);
@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from functools import cache
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import SEMAPHORE, SemLock  # type: ignore[attr-defined]
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -47,8 +48,9 @@ GIVE_UP_SECONDS = 600.0
 """How long the trainer is asked to stop: a step of a big model is one long call into C."""
 ORDERLY_SECONDS = 6.0
 """How long the trainer may go on after a rollout process ended: it may be the one that ended it, or say why itself."""
+WAITS = frozenset({("multiprocessing.synchronize", "notify"), ("multiprocessing.synchronize", "__enter__")})
+"""Where a thread waits for another process: to wake up, or to give a lock away."""
 Channel = connection.Connection
-
 
 T = TypeVar("T")
 
@@ -166,9 +168,12 @@ class Watch:
         self._reason, self._run, self._gently = reason, run, True
         if thread is not None:
             way = _Signal(thread) if thread == threading.main_thread().ident else _Exception(thread, reason)
+            stuck: FrameType | None = None
             while run is not None and (stack := _Stack.of_thread(thread)).run is run:
-                if stack.waking is not None and (process is None or not process.is_alive()):
-                    way.wake(stack.waking)
+                before, stuck = stuck, stack.waiting
+                dead = process is None or not process.is_alive()
+                if dead and stuck is not None and stuck is before:  # the living keep no lock for that long
+                    way.free(stuck)
                 elif not stack.stopping and after <= time.monotonic() - started < GIVE_UP_SECONDS:
                     way.tell()
                 time.sleep(1.0)
@@ -178,7 +183,7 @@ class Watch:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         stack = _Stack.of(frame)
-        if self._reason is not None and stack.run is self._run and (stack.waking is not None or not stack.stopping):
+        if self._reason is not None and stack.run is self._run and (stack.waiting is not None or not stack.stopping):
             if not (self._gently and _in_lock(frame)):
                 raise self._reason
             self._gently = False
@@ -193,12 +198,12 @@ class _Stack:
     Attributes:
         run: The outermost frame of the trainer, which stands for one training run; None outside of any.
         stopping: Whether the trainer is stopping its rollout process.
-        waking: The frame that waits until a process has woken up, if there's one.
+        waiting: The frame that waits until a process has woken up or given a lock away, if there's one.
     """
 
     run: FrameType | None = None
     stopping: bool = False
-    waking: FrameType | None = None
+    waiting: FrameType | None = None
 
     @classmethod
     def of(cls, frame: FrameType | None) -> _Stack:
@@ -209,7 +214,7 @@ class _Stack:
             found = cls(
                 frame if module.startswith(("trl.", "transformers.trainer")) else found.run,
                 found.stopping or (module.startswith("trl.") and function == "stop"),
-                frame if (module, function) == ("multiprocessing.synchronize", "notify") else found.waking,
+                found.waiting or (frame if (module, function) in WAITS else None),
             )
             frame = frame.f_back
         return found
@@ -252,8 +257,8 @@ class _Signal:
         """Has it raise the error."""
         signal.pthread_kill(self._thread, SIGNAL)
 
-    def wake(self, waking: FrameType) -> None:
-        """Breaks off a wait for a process to wake up."""
+    def free(self, waiting: FrameType) -> None:
+        """Breaks off a wait for a process that is dead."""
         self.tell()
 
 
@@ -295,9 +300,26 @@ class _Exception:
         if not self._raised:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(self._kind))
 
-    def wake(self, waking: FrameType) -> None:
+    def free(self, waiting: FrameType) -> None:
         """Ends a wait for a process that is dead, as that would have: none is broken off by an exception."""
-        waking.f_locals["self"]._woken_count.release()
+        waits = waiting.f_locals["self"]
+        with contextlib.suppress(ValueError):  # it has got it meanwhile
+            _release(waits._woken_count if waiting.f_code.co_name == "notify" else waits)
+
+
+def _release(lock: SemLock) -> None:
+    """Gives away a lock that a dead process holds, a recursive one too, which refuses all but its holder.
+
+    Raises:
+        ValueError: Nobody holds it.
+    """
+    held: Any = lock._semlock  # type: ignore[attr-defined]  # its handle, by which processes share it
+    plain = type(held)._rebuild(held.handle, SEMAPHORE, held.maxvalue, None)
+    _released.append(plain)  # whose end would close the handle
+    plain.release()
+
+
+_released: list[object] = []
 
 
 _watches: dict[int, Watch] = {}

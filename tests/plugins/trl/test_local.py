@@ -165,7 +165,8 @@ def test_a_trainer_interrupted_by_its_user(trainer: Any, how: str, rollouts: int
     started = trainer(how)
     assert len(started.envs) == rollouts
     started.process.send_signal(signal.SIGINT)
-    started.process.communicate(timeout=60)
+    started.process.wait(60)
+    assert started.process.returncode == -signal.SIGINT
     assert started.left() == []
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from types import FunctionType
 
 import psutil
 import pytest
-from agent_env_trl.rollout_process import _Exception, _Stack, watch
+from agent_env_trl.rollout_process import _Exception, _release, _Stack, watch
 from pydantic import BaseModel
 from waiting import until
 
@@ -100,11 +101,28 @@ def test_a_lock_that_is_just_taken_is_not_broken(module: str) -> None:
 
 
 @WHERE
-def test_a_killed_process_is_noticed_and_not_waited_for(thread: str) -> None:
-    error, fine, _ = output(f"{thread}killed")
+@pytest.mark.parametrize("way", ["killed", "holding"])
+def test_a_killed_process_is_noticed_and_not_waited_for(thread: str, way: str) -> None:
+    """Also where it was killed within a look at the event by which it is stopped, whose lock it takes along."""
+    error, fine, _ = output(f"{thread}{way}")
     assert error.startswith("AgentEnvError: the rollout process (pid ")
     assert "was killed by SIGKILL; most often the kernel does that when memory runs out" in error
     assert fine == "fine"
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock"])
+def test_what_a_dead_process_holds_is_given_away(kind: str) -> None:
+    fork = multiprocessing.get_context("fork")
+    lock = getattr(fork, kind)()
+    holder = fork.Process(target=lock.acquire)
+    holder.start()
+    holder.join()
+    assert not lock.acquire(block=False)
+    _release(lock)
+    assert lock.acquire(block=False)
+    lock.release()
+    with pytest.raises(ValueError, match="too many times"):
+        _release(lock)
 
 
 @pytest.mark.parametrize("way", ["ends", "terminated", "thread-ends"])

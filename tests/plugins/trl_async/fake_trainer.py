@@ -1,7 +1,7 @@
 """TRL's asynchronous trainer as far as its ends go: a spawned process, and a ``stop`` that waits for it to wake up.
 
-Usage: ``fake_trainer.py WAY``: ``raises``, ``killed``, ``ends``, ``terminated``, ``orphaned``; ``thread-`` before it
-trains in another thread. It says how it ended.
+Usage: ``fake_trainer.py WAY``: ``raises``, ``killed``, ``holding``, ``ends``, ``terminated``, ``orphaned``; ``thread-``
+before it trains in another thread. It says how it ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def rollouts(factory: type, way: str, ready: Any, stop: Any) -> None:
         assert environment.reset(split="train", index=0) is None
         assert environment.get_reward() is None
     ready.set()
-    if way == "killed":
+    if way == "holding":  # as any look at the event does for a moment
+        stop._cond.acquire()
+    if way in ("killed", "holding"):
         os.kill(os.getpid(), signal.SIGKILL)
     stop.wait()
 
@@ -89,7 +91,7 @@ def main() -> None:
     for name in ("train", "stop"):  # the watch knows the trainer's frames by their modules
         code = vars(Trainer)[name].__code__
         setattr(Trainer, name, FunctionType(code, {**globals(), "__name__": "trl.trainer"}))
-    trainer = Trainer(way, factory, 60 if way in ("raises", "killed") else 2)
+    trainer = Trainer(way, factory, 60 if way in ("raises", "killed", "holding") else 2)
     if thread:
         training = threading.Thread(target=run, args=[trainer])
         training.start()
