@@ -15,6 +15,8 @@ PORTSIM := bundles/portsim-v1
 ARGS :=
 # Where `make chaos` begins; empty takes a random seed, which it prints.
 SEED :=
+# How many of the tests that `make test` runs go on at the same time.
+WORKERS := 2
 export PYTHON
 
 .PHONY: help setup demo test test-fast test-all test-vllm lint types imports docs docs-serve packaging pytest bench chaos clean distclean
@@ -49,7 +51,7 @@ test-all: setup lint types imports docs  ## `make test`, the long tests, and a t
 	@$(STAGE) trl-versions scripts/trl_versions.sh
 
 pytest: setup
-	@$(STAGE) tests $(PY) -m pytest -m "not long" -o junit_family=xunit1 --junitxml=out/junit.xml $(ARGS)
+	@$(STAGE) tests $(PY) -m pytest -m "not long" -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -o junit_family=xunit1 --junitxml=out/junit.xml $(ARGS)
 
 lint: $(VENV)/.installed  ## ruff: rules and format
 	@$(STAGE) lint $(PY) -m ruff check .

@@ -10,10 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 from waiting import until
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
 
 os.environ["AGENT_ENV_STORE"] = ""  # the map of whoever runs the tests is not theirs
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a script's background; children would inherit it
@@ -47,6 +51,30 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(f"CI runs the Docker tests, and {reason}", pytrace=False)
         pytest.skip(reason)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist, which tells groups by the ids
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several workers run, one of them has all Docker tests, and files with slow tests come first."""
+    if not hasattr(config, "workerinput"):
+        return
+    docker = {item for item in items if item.get_closest_marker("docker")}
+    for item in docker:
+        item.add_marker(pytest.mark.xdist_group("docker"))
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item not in docker, item.path not in slow))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Every other file goes to one worker as a whole: its tests share servers and bundles."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Files(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return super()._split_scope(nodeid).partition("::")[0]
+
+    return Files(config, log)
 
 
 @pytest.fixture(scope="session")
