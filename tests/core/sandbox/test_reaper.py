@@ -7,10 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from agent_env_core.errors import ConfigError, Unavailable
 from agent_env_core.sandbox import reaper
@@ -27,6 +29,15 @@ LABELS = {"agent-env.run": "run", "agent-env.owner": "someone"}
 def quick(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
     monkeypatch.setattr(reaper, "QUIET_GAP", 0.02)
+
+
+def descriptors(pid):
+    """What a process has open, by number."""
+    held = {}
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            held[number] = os.readlink(f"/proc/{pid}/fd/{number}")
+    return held
 
 
 class TestClear:
@@ -187,11 +198,12 @@ class TestProcess:
         os.close(250)
 
     @pytest.fixture
-    def process(self, tmp_path, inheritable):
+    async def process(self, tmp_path, inheritable):
         config = {"state_dir": str(tmp_path), "cache_dir": str(tmp_path / "cache")}
         process = ReaperProcess("process", config, Owner.current(), "run")
         process.start()
-        return process
+        yield process
+        await process.stop()
 
     async def test_it_says_that_it_watches_and_leaves_when_sent_away(self, process):
         await process.armed()
@@ -210,17 +222,18 @@ class TestProcess:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(process.pid, number)
         assert process._process.poll() is None
-        await process.stop()
 
     @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
     async def test_it_keeps_no_descriptor_of_its_owner(self, process, inheritable):
         await process.armed()
-        held = {os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")}
-        sockets = {name for name in held if name.startswith("socket:")}
-        assert len(sockets) == 1
-        assert held - sockets <= {os.devnull, "anon_inode:[pidfd]"}
-        assert str(inheritable) not in os.listdir(f"/proc/{process.pid}/fd")
-        await process.stop()
+
+        def only_its_own():  # it may be reading a file just now
+            held = descriptors(process.pid)
+            sockets = [name for name in held.values() if name.startswith("socket:")]
+            return len(sockets) == 1 and set(held.values()) <= {*sockets, os.devnull, "anon_inode:[pidfd]"}
+
+        await eventually(only_its_own)
+        assert str(inheritable) not in descriptors(process.pid)
 
     async def test_one_that_is_killed_is_replaced(self, process, monkeypatch):
         monkeypatch.setattr(reaper, "LOOK", 0.05)
@@ -237,7 +250,6 @@ class TestProcess:
         assert await asyncio.wait_for(watching.get(), 60) != first
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
-        await process.stop()
 
     async def test_one_that_cannot_start_is_told(self, tmp_path):
         process = ReaperProcess("process", {}, replace(Owner.current(), host="not/an/owner"), "run")
