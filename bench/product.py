@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from agent_env_core.sandbox.contract import SandboxProvider
 
 QUIET_SECONDS = 120.0
+GENERATES_SECONDS = 1.0
+"""What a model takes at least between two batches: here, once the envs answer, for the server to see that they do."""
 
 
 class Unscored(Exception):
@@ -284,7 +286,7 @@ class Product:
         asyncio.run(wait())
 
     def wait_until_warm(self, count: int) -> None:
-        """Waits until so many deployments, and no others, stand ready.
+        """Waits until so many deployments, and no others, stand ready, and then as long as a model generates at least.
 
         Raises:
             TimeoutError: They don't get ready.
@@ -306,8 +308,9 @@ class Product:
                 while True:
                     found = await self._sandboxes()
                     if len(found) == count and all([await ready(client, sandbox_id) for sandbox_id in found]):
-                        return
+                        break
                     await asyncio.sleep(0.05)
+            await asyncio.sleep(GENERATES_SECONDS)
 
         asyncio.run(wait())
 
