@@ -115,19 +115,11 @@ async def start_host(
     check_environment()
     names = provider_names(sandbox)
     if len(names) == 1:
-        host = open_host(names[0], max_running=max_running)
-        await host.start()
-        return host
+        return await _started(open_host(names[0], max_running=max_running))
     refused = []
     for name in names:
         try:
-            host = open_host(name, max_running=max_running)
-            try:
-                await probe(host.provider, PROBE_SECONDS)
-                await host.start()
-            except BaseException:
-                await host.aclose()
-                raise
+            host = await _started(open_host(name, max_running=max_running), probe_seconds=PROBE_SECONDS)
         except Exception as exc:  # whatever it is, the next one may do
             reason = describe(exc).removeprefix(f"{name}: ")
             refused.append(f"{name}: {reason}")
@@ -137,3 +129,14 @@ async def start_host(
         on_progress(f"sandboxes come from {name} (isolation: {isolation})")
         return host
     raise ConfigError(f"sandbox={sandbox!r}: none of them can be used here: " + "; ".join(refused))
+
+
+async def _started(host: SandboxHost, *, probe_seconds: float | None = None) -> SandboxHost:
+    try:
+        if probe_seconds is not None:
+            await probe(host.provider, probe_seconds)
+        await host.start()
+    except BaseException:
+        await host.provider.aclose()  # not the host, which would ask it what is left: nothing was made
+        raise
+    return host

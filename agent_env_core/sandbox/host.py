@@ -141,7 +141,7 @@ class SandboxHost:
                 log.warning("no reaper process (%s): sandboxes outlive this process if it is killed", exc)
         try:
             reaped = await reap(self._provider)
-        except ConfigError:
+        except (ConfigError, asyncio.CancelledError):  # nothing was made
             await self._stop_reaper(clean=True)
             raise
         except Exception as exc:  # the provider may be back when it is needed

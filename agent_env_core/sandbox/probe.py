@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ from agent_env_core.sandbox.leases import RUN_LABEL
 
 LOOK_SECONDS = 5.0
 """Seconds for an answer while somebody watches."""
+
+MORE_SECONDS = 5.0
+"""Seconds beyond that in which the provider is made and let go of, before it is left behind."""
 
 
 @dataclass(frozen=True)
@@ -32,28 +36,43 @@ class Found:
 
 
 def look(name: str, config: Mapping[str, Any] | None = None, *, seconds: float = LOOK_SECONDS) -> Found:
-    """Makes a provider, asks it, and lets go of it. Not for a thread that has an event loop; never raises.
+    """Makes a provider, asks it, and lets go of it.
+
+    Never raises, and always ends, whatever the provider does: it works in a thread that is left where it hangs.
 
     Args:
         name: The provider's name, e.g. ``docker``.
         config: Its settings.
         seconds: In which it must answer.
     """
+    found = [Found(None, problem=f"no answer within {seconds + MORE_SECONDS:g} s")]
+    thread = threading.Thread(target=_look, args=(name, config or {}, seconds, found.append), daemon=True)
+    thread.start()
+    thread.join(seconds + MORE_SECONDS)
+    return found[-1]
+
+
+def _look(name: str, config: Mapping[str, Any], seconds: float, tell: Callable[[Found], None]) -> None:
     can: Capabilities | None = None
+
+    def refuse(exc: BaseException) -> None:
+        tell(Found(can, problem=describe(exc).removeprefix(f"{name}: ")))
+
+    async def ask(provider: SandboxProvider) -> None:
+        try:
+            told = await probe(provider, seconds)
+            tell(Found(provider.capabilities, told))
+        except BaseException as exc:  # a provider may raise anything, CancelledError and SystemExit too
+            refuse(exc)
+        finally:  # after it was told: it may hang here too
+            await provider.aclose()
+
     try:
-        provider = plugins().sandbox_provider(name)(config or {})
+        provider = plugins().sandbox_provider(name)(config)
         can = provider.capabilities
-        told = asyncio.run(_asked(provider, seconds))
-        return Found(provider.capabilities, told)
-    except Exception as exc:  # a provider may raise anything
-        return Found(can, problem=describe(exc).removeprefix(f"{name}: "))
-
-
-async def _asked(provider: SandboxProvider, seconds: float) -> str:
-    try:
-        return await probe(provider, seconds)
-    finally:
-        await provider.aclose()
+        asyncio.run(ask(provider))
+    except BaseException as exc:
+        refuse(exc)
 
 
 async def probe(provider: SandboxProvider, seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -107,6 +108,23 @@ async def test_those_that_are_passed_by_are_closed(known):
     known(cloud=passed, here=FakeProvider())
     host = await start_host("cloud,here")
     assert passed.closed
+    await host.aclose()
+
+
+async def test_one_that_does_not_answer_is_asked_no_more(known, monkeypatch):
+    class Silent(FakeProvider):
+        asked = 0
+
+        async def list(self, labels) -> AsyncIterator[SandboxInfo]:
+            self.asked += 1
+            await asyncio.Event().wait()
+            yield
+
+    silent = Silent()
+    known(cloud=silent, here=FakeProvider())
+    monkeypatch.setattr(choose, "PROBE_SECONDS", 0.05)
+    host = await start_host("cloud,here")
+    assert (silent.asked, silent.closed) == (1, True)
     await host.aclose()
 
 

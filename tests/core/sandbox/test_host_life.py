@@ -52,6 +52,31 @@ class TestStart:
         await host.create(SandboxSpec(await fake.prepare(IMAGE), 60))
         assert await host.aclose() == []
 
+    async def test_one_that_is_given_up_sends_its_reaper_away(self, fake, monkeypatch):
+        said = []
+
+        class Reaper:
+            def __init__(self, *_):
+                pass
+
+            def start(self):
+                said.append("start")
+
+            async def keep(self):
+                await asyncio.Event().wait()
+
+            async def stop(self):
+                said.append("stop")
+
+        monkeypatch.setattr(host_module, "ReaperProcess", Reaper)
+        fake.fault("list", hang=True)
+        starts = asyncio.create_task(SandboxHost(fake, reaper=("fake", {})).start())
+        await eventually(lambda: fake.calls["list"])
+        starts.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starts
+        assert said == ["start", "stop"]
+
 
 class TestClose:
     async def test_it_ends_everything_and_closes_the_provider(self, fake, spec):
@@ -178,12 +203,12 @@ class TestLeases:
     async def test_none_is_renewed_for_what_is_being_ended(self, host, fake, spec):
         """As a create does that comes back while its host closes."""
         box = await host.create(spec)
-        fake.fault("kill", hang=True)
+        fake.fault("kill", until=(goes_on := asyncio.Event()))
         ending = asyncio.create_task(host.destroy(box.id))
         await eventually(lambda: fake.calls["kill"])
         host.keep(box, 60)
         assert not host._renewals._keeping
-        fake.heal()
+        goes_on.set()
         await ending
 
     async def test_whatever_a_provider_raises_it_is_tried_again_soon(self, host, fake, spec, pauses):
