@@ -74,6 +74,7 @@ class Engine:
             Unavailable: The way to it has broken, and can't be put up again, or the provider was closed.
         """
         with self._lock:
+            self._refuse_closed()
             if self._client is None:
                 self._client = self._reach()
                 self._tunnel = prereqs.engine_tunnel()
@@ -95,10 +96,10 @@ class Engine:
         client = self.connect(CALLS)
         try:
             info = client.info()
-        except Exception as exc:
+            self.known = Known(str(info.get("ServerVersion")), prereqs.engine_host(), limits.unkept(info))
+        except Exception as exc:  # it may be no engine at all that answers
             client.close()
             raise Unavailable(f"docker: {prereqs.explain(exc)}") from exc
-        self.known = Known(str(info.get("ServerVersion")), prereqs.engine_host(), limits.unkept(info))
         if self.known.unkept:
             logger.warning("docker: this engine %s", limits.told(self.known.unkept))
         return client

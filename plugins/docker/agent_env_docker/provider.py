@@ -223,7 +223,7 @@ class DockerProvider:
                 found = client.containers(all=True, filters={"label": wanted})
                 return tuple(_info(entry) for entry in found if entry["State"] != "removing")
 
-        for info in await self._engine.call(ask):
+        for info in await self._engine.thread(ask):  # not awaited on closing: a stuck engine hangs here
             yield info
 
     async def kill(self, id: str) -> bool:

@@ -221,6 +221,39 @@ async def test_an_engine_that_answers_nothing_about_itself_is_asked_again_by_the
     await box.aclose()
 
 
+async def test_what_answers_about_itself_like_no_engine_is_none(monkeypatch):
+    engine = Engine(info=["a list"])
+    monkeypatch.setattr(prereqs, "connect", lambda **how: engine)
+    box = provider.DockerProvider()
+    with pytest.raises(Unavailable, match=r"docker: the Docker engine at .* can't be used"):
+        await box._engine.call(lambda client: None)
+    assert engine.asked == ["close"]
+    await box.aclose()
+
+
+async def test_an_engine_that_lists_nothing_for_ever_keeps_nobody_from_closing(monkeypatch):
+    """One of whose containers is stuck does so, while it tells its version at once."""
+    listing, may_answer = threading.Event(), threading.Event()
+
+    class Stuck(Engine):
+        def containers(self, **asked):
+            listing.set()
+            may_answer.wait(60)
+            return []
+
+    monkeypatch.setattr(prereqs, "connect", lambda **how: Stuck(info={}))
+    box = provider.DockerProvider()
+    try:
+        call = asyncio.ensure_future(anext(box.list({}), None))
+        await asyncio.to_thread(listing.wait, 30)
+        call.cancel()
+        await asyncio.wait({call})
+        await asyncio.wait_for(box.aclose(), 30)
+        assert call.cancelled()
+    finally:
+        may_answer.set()
+
+
 async def test_a_provider_that_is_closed_while_it_reaches_for_the_engine_keeps_no_connection(monkeypatch):
     engine, reaching, may_answer = Engine(info={}), threading.Event(), threading.Event()
 
