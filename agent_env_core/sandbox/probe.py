@@ -19,6 +19,8 @@ LOOK_SECONDS = 5.0
 MORE_SECONDS = 5.0
 """Seconds beyond that in which the provider is made and let go of, before it is left behind."""
 
+_FIX = "see whether it runs, and can be reached from here"
+
 
 @dataclass(frozen=True)
 class Found:
@@ -45,7 +47,7 @@ def look(name: str, config: Mapping[str, Any] | None = None, *, seconds: float =
         config: Its settings.
         seconds: In which it must answer.
     """
-    found = [Found(None, problem=f"no answer within {seconds + MORE_SECONDS:g} s")]
+    found = [Found(None, problem=f"no answer within {seconds + MORE_SECONDS:g} s; {_FIX}")]
     thread = threading.Thread(target=_look, args=(name, config or {}, seconds, found.append), daemon=True)
     thread.start()
     thread.join(seconds + MORE_SECONDS)
@@ -92,7 +94,7 @@ async def probe(provider: SandboxProvider, seconds: float) -> str:
         if not limit.expired():
             raise
         whose = f" ({told})" if (told := _told(provider)) else ""
-        raise Unavailable(f"{provider.name}: no answer within {seconds:g} s{whose}") from None
+        raise Unavailable(f"{provider.name}: no answer within {seconds:g} s{whose}; {_FIX}") from None
     return _told(provider)
 
 

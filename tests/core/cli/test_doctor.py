@@ -170,7 +170,11 @@ def test_a_provider_that_does_not_answer_says_why(monkeypatch: pytest.MonkeyPatc
     provider.fault("list", error=ConfigError("fake: no engine; start it") if refuses else None, hang=not refuses)
     with_providers(monkeypatch, fake=provider)
     monkeypatch.setattr(probe.look, "__kwdefaults__", {"seconds": 0.05})
-    said = "no engine; start it" if refuses else "no answer within 0.05 s"
+    said = (
+        "no engine; start it"
+        if refuses
+        else "no answer within 0.05 s; see whether it runs, and can be reached from here"
+    )
     assert only(health.sandboxes(serves=False), "fake") == Finding("sandboxes", "fake", said, "note")
     assert provider.closed
 

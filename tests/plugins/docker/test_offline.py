@@ -249,7 +249,7 @@ def test_an_engine_that_never_answers_does_not_hold_up_the_doctor(nowhere: Path)
         # In a process of its own, which has to end too.
         ask = "from agent_env_core.sandbox.probe import look; print(look('docker', seconds=0.5).problem)"
         said = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=60, check=True)
-        assert said.stdout == f"no answer within 0.5 s (the engine at unix://{nowhere})\n"
+        assert said.stdout.startswith(f"no answer within 0.5 s (the engine at unix://{nowhere}); see whether it runs")
 
 
 def test_permission_denied_names_the_group():
