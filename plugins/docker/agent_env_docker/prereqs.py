@@ -71,7 +71,10 @@ def set_up() -> bool:
 
 def engine_machine() -> str | None:
     """Name of the machine the engine runs on; None where it is this one."""
-    parts = urlsplit(engine_host())
+    try:
+        parts = urlsplit(engine_host())
+    except ValueError:  # no address at all: `connect` will say so
+        return None
     name = parts.hostname if parts.scheme in ("tcp", "http", "https", "ssh") else None
     return None if name in (None, "localhost", "127.0.0.1", "::1") else name
 

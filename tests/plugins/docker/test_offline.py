@@ -265,6 +265,7 @@ def test_permission_denied_names_the_group():
         ("tcp://localhost:2375", None),
         ("tcp://build-box:2376", "build-box"),
         ("ssh://me@build-box", "build-box"),
+        ("tcp://[::1", None),
     ],
 )
 def test_the_engines_machine_is_read_from_docker_host(monkeypatch, host, machine):
