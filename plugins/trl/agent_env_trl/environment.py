@@ -175,7 +175,7 @@ class Environment:
     def _failure(self, error: EpisodeError) -> ToolFailure:
         """What the model is to see of an episode that is over: the reason, once."""
         told, self._failure_told = self._failure_told, True
-        return ToolFailure(FAILED if told and error.reason != ENDED else error.reason)
+        return ToolFailure(FAILED if told else error.reason)
 
     def _end_turn(self, response: str | None) -> str:
         try:

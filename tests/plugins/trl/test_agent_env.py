@@ -177,10 +177,10 @@ def test_a_row_that_says_nothing_to_play(env: AgentEnv, environment: Any) -> Non
 
 
 def test_a_missed_deadline_leaves_the_rollout_unscored(env: AgentEnv, caplog: pytest.LogCaptureFixture) -> None:
-    env = AgentEnv(env.url, split="train", tool_timeout=3.0)
+    env = AgentEnv(env.url, split="train", tool_timeout=10.0)
     environment = env.factory()
     environment.reset(**env.dataset[0])
-    reason = "hang didn't answer within 3s, and the episode ended, since what the call does may still be under way"
+    reason = "hang didn't answer within 10s, and the episode ended, since what the call does may still be under way"
     with pytest.raises(ToolFailure, match=reason):
         environment.hang()
     for again in (lambda: environment.add(amount=1), environment.end_turn):  # the reason would fill the model's context
@@ -193,9 +193,6 @@ def test_a_missed_deadline_leaves_the_rollout_unscored(env: AgentEnv, caplog: py
     environment.reset(**env.dataset[0])
     environment.add(amount=3)
     assert environment.get_reward() == 1.0
-    environment.reset(**env.dataset[0])
-    with pytest.raises(ToolFailure, match=reason):  # of the next episode that fails it's told again
-        environment.hang()
 
 
 def test_a_long_answer_is_cut_in_its_middle_and_says_so(env: AgentEnv) -> None:

@@ -16,11 +16,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agent_env_trl.environment import Environment
+from agent_env_trl.environment import FAILED, Environment, ToolFailure
 from agent_env_trl.factory import environment_class
 
 from agent_env_core.client import Address, Outcome, Toolset
-from agent_env_core.errors import AgentEnvError
+from agent_env_core.errors import AgentEnvError, EpisodeError
 
 TOOL = {
     "name": "look",
@@ -202,6 +202,28 @@ def test_the_sockets_of_a_batch_are_opened_at_its_first_reset(env: Any) -> None:
         assert other._session.opened is behind
         for environment in (first, other):
             environment._session.close()
+
+
+def test_why_an_episode_failed_is_told_once_of_each() -> None:
+    """At each of its calls the reason would fill the model's context."""
+
+    def fails(*_: Any) -> None:
+        raise EpisodeError("tool", "the env is gone")
+
+    environment: Any = made()()
+    look = partial(environment.look, at="sea")
+    environment._session = SimpleNamespace(opened=True, reset=lambda *_: None, call=fails, turn=fails, outcome=fails)
+    for _ in range(2):
+        environment.reset(split="train", index=0)
+        assert environment.get_reward() is None  # tells the model nothing
+        for act, told in (
+            (look, "the env is gone"),
+            (look, FAILED),
+            (environment.end_turn, FAILED),
+        ):
+            with pytest.raises(ToolFailure) as failure:
+                act()
+            assert str(failure.value) == told
 
 
 @pytest.mark.parametrize(
