@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from waiting import until
+from waiting import ended, until
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
@@ -146,13 +146,13 @@ def no_processes_left() -> Iterator[None]:
     before = set(me.children(recursive=True))
 
     def left() -> list[psutil.Process]:
-        return [p for p in set(me.children(recursive=True)) - before if p.is_running() and p.status() != "zombie"]
+        return [process for process in set(me.children(recursive=True)) - before if not ended(process)]
 
     yield
     try:
         until(lambda: not left(), seconds=20)
     except AssertionError:
-        pytest.fail(f"processes left behind: {[' '.join(p.cmdline()) for p in left()]}", pytrace=False)
+        pytest.fail(f"processes left behind: {[str(process) for process in left()]}", pytrace=False)
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 
+import psutil
+
 SECONDS = 60.0
 
 
@@ -30,3 +32,12 @@ async def eventually(holds: Callable[[], object], seconds: float = SECONDS) -> N
     pauses = _pauses(seconds)
     while not holds():  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(next(pauses))
+
+
+def ended(process: psutil.Process | int) -> bool:
+    """Whether a process, or the one of a number, has ended; it may do so just now."""
+    try:
+        found = psutil.Process(process) if isinstance(process, int) else process
+        return not found.is_running() or found.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from waiting import ended
 
 from agent_env_core.errors import AgentEnvError
 
@@ -207,7 +208,7 @@ def test_closing_is_idempotent_and_ends_what_the_environments_hold(local: Any) -
     below = [server, *server.children(recursive=True)]
     env.close()
     env.close()
-    assert not [process for process in below if process.is_running() and process.status() != "zombie"]
+    assert all(map(ended, below))
     assert environment.get_reward() is None
     with pytest.raises(AgentEnvError, match="was closed, and its server with it"):
         environment.reset(**env.dataset[0])

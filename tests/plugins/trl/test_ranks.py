@@ -18,6 +18,7 @@ import psutil
 import pytest
 from agent_env_trl import ranks
 from agent_env_trl.ranks import Meeting, SharedServer
+from waiting import ended
 
 from agent_env_core.errors import AgentEnvError
 
@@ -79,7 +80,7 @@ def start(one_toolset: Path) -> Iterator[Callable[..., Rank]]:
 def gone(pid: int, seconds: float = 60) -> bool:
     """Whether a process has ended, or does within a while."""
     deadline = time.monotonic() + seconds
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    while not ended(pid):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)

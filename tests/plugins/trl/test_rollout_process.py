@@ -13,11 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
 
-import psutil
 import pytest
 from agent_env_trl.rollout_process import _Exception, _release, _Stack, watch
 from pydantic import BaseModel
-from waiting import until
+from waiting import ended, until
 
 from agent_env_core.errors import AgentEnvError, CapacityError, describe
 
@@ -135,7 +134,7 @@ def test_a_rollout_process_ends_with_its_trainer() -> None:
     done = subprocess.run([sys.executable, str(TRAINER), "orphaned"], capture_output=True, text=True, timeout=90)
     assert done.returncode == -signal.SIGKILL
     pid = int(done.stdout)
-    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    until(lambda: ended(pid))
 
 
 def test_a_script_without_a_main_guard_makes_no_second_server(tmp_path: Path) -> None:
