@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from waiting import until
 
 pytest.importorskip("trl.experimental.async_grpo.async_rollout_worker", reason="TRL 1.18 moved what the stand-ins fit")
 
@@ -47,6 +48,18 @@ def run(names: str, bundle: Path, folder: Path, *server: str, seconds: float = 3
     told = [json.loads(line) for line in out.splitlines() if line.startswith('{"run"')]
     assert running.returncode == 0, err[-5000:]
     return {run["run"]: run for run in told} | {"stderr": err}
+
+
+def left(folder: Path) -> list[list[str]]:
+    """The processes of a run that there are."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("ASYNC_RUN") == str(folder):
+                found.append(process.cmdline())
+        except psutil.Error:
+            continue
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -138,11 +151,4 @@ def test_the_same_with_vllm(one_toolset: Path, tmp_path: Path) -> None:
 
 def test_nothing_is_left_of_any(runs: dict[str, Any], folder: Path) -> None:
     assert [runs[name]["children"] for name in ("trains", "capacity", "killed")] == [[]] * 3
-    left = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("ASYNC_RUN") == str(folder):
-                left.append(process.cmdline())
-        except psutil.Error:
-            continue
-    assert not left
+    until(lambda: not left(folder))

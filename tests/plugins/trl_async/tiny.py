@@ -11,8 +11,15 @@ AMOUNTS = range(4)
 HEADER, END = "<|im_start|>assistant\n", "<|im_end|>"
 
 
-def make(folder: str, factory: type, prompts: Sequence[Any]) -> None:
-    """Writes a model and its tokenizer into ``folder``. All that recurs in a rollout is one token each."""
+def make(folder: str, factory: type, prompts: Sequence[Any], failures: Sequence[str] = ()) -> None:
+    """Writes a model and its tokenizer into ``folder``. All that recurs in a rollout is one token each.
+
+    Args:
+        folder: Where to.
+        factory: The environment class.
+        prompts: What the tasks ask.
+        failures: What the tools of tasks that can't be played say: the model then ends the conversation.
+    """
     from examples.train_gridsim.model import build_model, build_tokenizer, call_message, tool_methods
 
     tools = tool_methods(factory)
@@ -26,6 +33,15 @@ def make(folder: str, factory: type, prompts: Sequence[Any]) -> None:
             {"role": "assistant", "content": "Done."},
         ]
         for prompt, amount in product(prompts, AMOUNTS)
+    ]
+    conversations += [
+        [
+            *prompt,
+            call_message("add", amount=amount),
+            {"role": "tool", "name": "add", "content": str({"error": failure})},
+            {"role": "assistant", "content": "Done."},
+        ]
+        for prompt, amount, failure in product(prompts, AMOUNTS, failures)
     ]
     plain = build_tokenizer([])
     texts = [plain.apply_chat_template(talk, tools=tools, tokenize=False) for talk in conversations]

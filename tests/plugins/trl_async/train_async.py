@@ -46,7 +46,7 @@ def trainer(url: str, dataset: Any, factory: Any, **settings: Any) -> Any:
     args = {
         "output_dir": str(Path(FOLDER, "out")), "use_cpu": True, "bf16": False, "gradient_checkpointing": False,
         "per_device_train_batch_size": 8, "num_generations": 8, "max_steps": 4, "learning_rate": 1e-3,
-        "max_completion_length": 16, "max_tool_calling_iterations": 3, "max_inflight_tasks": 8, "max_staleness": 2,
+        "max_completion_length": 4, "max_tool_calling_iterations": 3, "max_inflight_tasks": 8, "max_staleness": 2,
         "vllm_server_base_url": url, "vllm_server_timeout": 600, "request_timeout": 60, "report_to": "none",
         "save_strategy": "no", "disable_tqdm": True, "token_budget": -1,
     }  # fmt: skip
@@ -63,17 +63,27 @@ def forget_adapters(url: str) -> None:
     """Unloads what an earlier run left on the vLLM server, as TRL's next run needs it."""
     import requests
 
-    for model in requests.get(f"{url}/v1/models", timeout=10).json()["data"]:
+    for model in requests.get(f"{url}/v1/models", timeout=60).json()["data"]:
         if model.get("parent"):
-            requests.post(f"{url}/v1/unload_lora_adapter", json={"lora_name": model["id"]}, timeout=10)
-    requests.post(f"{url}/resume", timeout=10)  # a run that is broken off may leave it paused
+            requests.post(f"{url}/v1/unload_lora_adapter", json={"lora_name": model["id"]}, timeout=60)
+    requests.post(f"{url}/resume", timeout=60)  # a run that is broken off may leave it paused
 
 
-def with_a_task_that_fails(rows: Any) -> Any:
-    """The rows, and one that the server can't play."""
-    from datasets import concatenate_datasets
+def unplayable(rows: Any) -> Any:
+    """The first row, as of a task that the server hasn't got."""
+    return rows.select([0]).map(lambda row: {"task_id": "gone"})
 
-    return concatenate_datasets([rows.select([0]), rows.select([0]).map(lambda row: {"task_id": "gone"}), rows])
+
+def failure(factory: Any, row: Any) -> str:
+    """What the tools say in the episode of a row that can't be played."""
+    environment = factory()
+    environment.reset(**row)
+    try:
+        return f"played: {environment.add(amount=1)}"
+    except Exception as exc:
+        return str(exc)
+    finally:
+        environment._session.close()
 
 
 def run(name: str, url: str, *made: Any, **settings: Any) -> None:
@@ -87,9 +97,10 @@ def run(name: str, url: str, *made: Any, **settings: Any) -> None:
     class Kill(TrainerCallback):
         def on_step_end(self, *args: Any, **keywords: Any) -> None:
             nonlocal killed
-            (rollouts,) = multiprocessing.active_children()
-            killed = time.monotonic()
-            os.kill(rollouts.pid, signal.SIGKILL)
+            if not killed:  # rollouts that were played by then may make another step
+                (rollouts,) = multiprocessing.active_children()
+                killed = time.monotonic()
+                os.kill(rollouts.pid, signal.SIGKILL)
 
     training = trainer(url, *made, **settings)
     if name == "killed":  # once the rollouts are on their way
@@ -99,10 +110,15 @@ def run(name: str, url: str, *made: Any, **settings: Any) -> None:
         training.train()
     except Exception as exc:
         error = exc
+    ended = time.monotonic()
+    while (
+        multiprocessing.active_children() and time.monotonic() < ended + 60
+    ):  # two threads may ask at once how it ended
+        time.sleep(0.05)
     report = {
         "run": name,
         "error": None if error is None else [type(error).__name__, str(error), *getattr(error, "__notes__", [])],
-        "seconds_since_the_kill": time.monotonic() - killed,
+        "seconds_since_the_kill": ended - killed,
         "log": training.state.log_history,
         "children": [child.name for child in multiprocessing.active_children()],
     }
@@ -130,16 +146,19 @@ def main() -> None:
     import tiny
     import torch
     from agent_env.training.trl import AgentEnv
+    from datasets import concatenate_datasets
 
     torch.set_num_threads(1)
     with AgentEnv.local(BUNDLE, split="train", sandbox="process", max_concurrent_envs=8) as env:
         factory = env.factory["counter"] if isinstance(env.factory, dict) else env.factory
-        tiny.make(MODEL, factory, env.dataset["prompt"])
+        (gone,) = unplayable(env.dataset)
+        tiny.make(MODEL, factory, env.dataset["prompt"], [failure(factory, gone)])
         with vllm() as url:
             for name in RUNS.split(","):
                 rows, settings = env.dataset, {"max_steps": 4}
                 if name == "trains":
-                    rows = with_a_task_that_fails(env.dataset)
+                    rows = [rows, unplayable(rows), *[rows] * 10]  # one only, in whatever order groups get done
+                    rows = concatenate_datasets(rows)
                 elif name == "capacity":
                     settings = {"max_inflight_tasks": 10}
                 elif name == "foreign":
