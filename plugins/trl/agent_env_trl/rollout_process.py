@@ -143,28 +143,31 @@ class Watch:
 
     def _follow(self, channel: Channel) -> None:
         """Follows one rollout process until it ends, or tells why training must."""
+        process = training = told = None
         with channel:
             try:
                 pid = int(channel.recv())
                 process = next((child for child in multiprocessing.active_children() if child.pid == pid), None)
                 connection.wait([channel] if process is None else [channel, process.sentinel])
+                training = _training()  # now: a run that begins later isn't the one that it was part of
                 told = _rebuilt(pid, *channel.recv()) if channel.poll() else None
-            except (OSError, EOFError):  # it died, and its end of the channel with it
-                told = None
+            except (OSError, EOFError):
+                pass  # it died, and its end of the channel with it
             if told is not None:
-                self._stop(told, process)
+                self._stop(told, training, process)
             elif process is not None:
-                self._stop(AgentEnvError(_obituary(process)), process, after=ORDERLY_SECONDS)
+                self._stop(AgentEnvError(_obituary(process)), training, process, after=ORDERLY_SECONDS)
 
-    def _stop(self, reason: Exception, process: BaseProcess | None, after: float = 0.0) -> None:
-        """Raises ``reason`` in the thread that trains until it has left this run, ``after`` seconds from now.
+    def _stop(
+        self, reason: Exception, training: tuple[int, FrameType] | None, process: BaseProcess | None, after: float = 0.0
+    ) -> None:
+        """Raises ``reason`` in the thread that trains until it has left its run, ``after`` seconds from now.
 
         Once may not be enough: an exception can get lost in a callback of the garbage collector. A wait for the dead
         ``process`` is broken off at once.
         """
         started = time.monotonic()
-        thread = _training_thread()
-        run = None if thread is None else _Stack.of_thread(thread).run
+        thread, run = training or (None, None)
         self._reason, self._run, self._gently = reason, run, True
         if thread is not None:
             way = _Signal(thread) if thread == threading.main_thread().ident else _Exception(thread, reason)
@@ -234,13 +237,14 @@ def _in_lock(frame: FrameType | None) -> bool:
     return frame is not None and frame.f_globals.get("__name__") in ("threading", "multiprocessing.synchronize")
 
 
-def _training_thread() -> int | None:
-    """The thread that is inside a trainer; the main thread if it is. TRL has threads of its own, which don't train."""
+def _training() -> tuple[int, FrameType] | None:
+    """The thread that is inside a trainer, and its run; the main thread if that is. Not all of TRL's threads train."""
     main = threading.main_thread().ident or 0
-    if _Stack.of_thread(main).run is not None:
-        return main
+    if (run := _Stack.of_thread(main).run) is not None:
+        return main, run
     runs = {ident: _Stack.of(frame).run for ident, frame in sys._current_frames().items()}
-    return next((ident for ident, run in runs.items() if run is not None and run.f_code.co_name == "train"), None)
+    trains = ((ident, run) for ident, run in runs.items() if run is not None and run.f_code.co_name == "train")
+    return next(trains, None)
 
 
 class _Signal:

@@ -9,11 +9,14 @@ import multiprocessing
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 import pytest
+from agent_env_trl import rollout_process as module
 from agent_env_trl.rollout_process import _Exception, _release, _Stack, watch
 from pydantic import BaseModel
 from waiting import ended, until
@@ -107,6 +110,44 @@ def test_a_killed_process_is_noticed_and_not_waited_for(thread: str, way: str) -
     assert error.startswith("AgentEnvError: the rollout process (pid ")
     assert "was killed by SIGKILL; most often the kernel does that when memory runs out" in error
     assert fine == "fine"
+
+
+def test_a_run_that_begins_after_a_process_ended_is_not_charged_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed, ended, begun = (threading.Event() for _ in range(3))
+    wait = module.connection.wait
+
+    def waits(things: list[Any], timeout: float | None = None) -> list[Any]:
+        followed.set()
+        return wait(things, timeout)
+
+    def obituary(process: object) -> str:
+        ended.set()
+        assert begun.wait(60)
+        return "it ended"
+
+    monkeypatch.setattr(module.connection, "wait", waits)
+    monkeypatch.setattr(module, "_obituary", obituary)
+    monkeypatch.setattr(module, "ORDERLY_SECONDS", 0.0)
+    ours, theirs = multiprocessing.Pipe()
+    lives, life = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=lives.recv)
+    child.start()
+    theirs.send(child.pid)
+    following = threading.Thread(target=watch()._follow, args=[ours], daemon=True)
+    following.start()
+    assert followed.wait(60)
+    life.send("end")
+    assert ended.wait(60)
+
+    def run() -> None:  # it would be raised here
+        begun.set()
+        following.join(60)
+
+    _of_module("trl.trainer", run)()
+    assert not following.is_alive()
+    child.join()
+    for end in (theirs, lives, life):
+        end.close()
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock"])
