@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from agent_env.training.trl import AgentEnv
-from agent_env_trl.environment import ToolFailure, shortened
+from agent_env_trl.environment import ToolFailure
 from transformers.utils import get_json_schema
 
 from agent_env_core.errors import AgentEnvError, BundleError, CapacityError, PluginError
@@ -193,36 +193,6 @@ def test_a_missed_deadline_leaves_the_rollout_unscored(env: AgentEnv, caplog: py
     environment.reset(**env.dataset[0])
     environment.add(amount=3)
     assert environment.get_reward() == 1.0
-
-
-def test_a_long_answer_is_cut_in_its_middle_and_says_so(env: AgentEnv) -> None:
-    env = AgentEnv(env.url, split="train", answer_limit=10)
-    environment = env.factory()
-    environment.reset(**env.dataset[0])
-    assert environment.add(amount=3) == '{"value": 3}'[:5] + "\n[2 characters left out]\n" + '{"value": 3}'[-5:]
-    assert environment.peek() == environment.add(amount=0)
-    with pytest.raises(ToolFailure, match=r"^.{5}\n\[\d+ characters left out\]\n.{5}$"):
-        environment.add(amount="two")
-    assert environment.get_reward() == 1.0
-
-
-@pytest.mark.parametrize(
-    ("text", "limit", "shown"),
-    [
-        ("abcdef", None, "abcdef"),
-        ("abcdef", 6, "abcdef"),
-        ("abcdef", 5, "abc\n[1 characters left out]\nef"),
-        ("abcdef", 1, "a\n[5 characters left out]\n"),
-    ],
-)
-def test_what_is_left_of_an_answer(text: str, limit: int | None, shown: str) -> None:
-    assert shortened(text, limit) == shown
-
-
-@pytest.mark.parametrize(("limit", "error"), [(0, ValueError), ("9", TypeError), (True, TypeError), (2.5, TypeError)])
-def test_a_limit_that_is_none(limit: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="answer_limit="):
-        AgentEnv("http://127.0.0.1:9", answer_limit=limit)
 
 
 def test_a_full_server_refuses_the_first_reset(local: Any) -> None:

@@ -111,9 +111,8 @@ def run(name: str, url: str, *made: Any, **settings: Any) -> None:
     except Exception as exc:
         error = exc
     ended = time.monotonic()
-    while (
-        multiprocessing.active_children() and time.monotonic() < ended + 60
-    ):  # two threads may ask at once how it ended
+    # Listed until it is known how it ended, and two threads may ask that at once.
+    while multiprocessing.active_children() and time.monotonic() < ended + 60:
         time.sleep(0.05)
     report = {
         "run": name,
