@@ -15,6 +15,7 @@ from agent_env_core.errors import EpisodeError
 from agent_env_core.play.bash import TOOL as BASH_TOOL
 from agent_env_core.play.bash import Bash, open_bash
 from agent_env_core.steps.context import ToolUse
+from agent_env_core.texts import shortened
 
 if TYPE_CHECKING:
     from agent_env_core.play.journal import Journal
@@ -65,14 +66,9 @@ class TurnTools:
         if result.failure == "unknown":  # an env knows nothing of `bash`
             offered = ", ".join(tool.name for tool in await self.list()) or "none"
             result = failed("unknown", f"there is no tool {name!r}; this turn offers: {offered}")
-        self._turn._request.uses.append(ToolUse(name, dict(arguments or {}), _bounded(result.text), result.failure))
+        kept = shortened(result.text, 2 * KEPT)
+        self._turn._request.uses.append(ToolUse(name, dict(arguments or {}), kept, result.failure))
         return result
-
-
-def _bounded(text: str) -> str:
-    """The beginning and the end of what a tool answered: what is kept of it on record."""
-    left_out = len(text) - 2 * KEPT
-    return text if left_out <= 0 else f"{text[:KEPT]}\n[{left_out} characters left out]\n{text[-KEPT:]}"
 
 
 class Turn:

@@ -14,6 +14,7 @@ from weakref import WeakSet
 from agent_env_core.adapters import Combiner
 from agent_env_core.client import Address, ForeignTools, Offered, Outcome, Session
 from agent_env_core.errors import AgentEnvError, EpisodeError
+from agent_env_core.texts import shortened
 from agent_env_trl.rollout_process import Reporter
 
 logger = logging.getLogger("agent_env.training.trl")
@@ -188,14 +189,6 @@ class Environment:
         if after.system_prompt and after.system_prompt != before.system_prompt:
             return f"{after.system_prompt}\n\n{after.prompt}"
         return after.prompt
-
-
-def shortened(text: str, limit: int | None) -> str:
-    """A text of which ``limit`` characters are left, of its beginning and its end, with a note of what is left out."""
-    if limit is None or len(text) <= limit:
-        return text
-    end = limit // 2
-    return f"{text[: limit - end]}\n[{len(text) - limit} characters left out]\n{text[len(text) - end :]}"
 
 
 def _why_none(outcome: Outcome, combine: Combiner | None) -> str:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from agent_env.training.trl import AgentEnv
-from agent_env_trl.environment import ToolFailure, shortened
+from agent_env_trl.environment import ToolFailure
+
+from agent_env_core.texts import shortened
 
 
 def test_a_long_answer_is_cut_in_its_middle_and_says_so(env: AgentEnv) -> None:
